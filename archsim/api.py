@@ -1,0 +1,34 @@
+"""What users hold: `archsim.run`, and the types of what it gives."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from archsim.explore.result import Result
+from archsim.explore.run import run as run_scenario
+from archsim.explore.scenario import Scenario, load_scenario
+
+
+def load(scenario: str | Path) -> Scenario:
+    """The scenario of a file, or of a shipped example by name. Raises CatalogError with every fault of its files."""
+    return load_scenario(str(scenario))
+
+
+def run(
+    scenario: str | Path | Scenario,
+    *,
+    mode: str | None = None,
+    over: Mapping[str, object] | None = None,
+    zipped: bool = False,
+    **fields: object,
+) -> Result:
+    """Arrays in, arrays out: `run("examples/llama-70b-on-h100.yaml", batch=range(1, 513), context=8192)`.
+
+    `fields` replace `batch`, `context`, `input`, `output`, `skew` or `chips`; `over` takes dotted names such as
+    `chip.memory.bandwidth` or `split.tensor` (SI units). Every array gets its own axis, in order; `zipped` ones share one.
+    `mode` is `step` (the default where batch and context are known) or `steady`.
+    """
+    loaded = scenario if isinstance(scenario, Scenario) else load(scenario)
+    values = {name: list(value) if isinstance(value, range) else value for name, value in {**fields, **(over or {})}.items()}
+    known = {name for name in ("batch", "context") if name in values or getattr(loaded, name) is not None}
+    chosen = mode or ("step" if known == {"batch", "context"} else "steady")
+    return run_scenario(loaded, chosen, values, zipped)

@@ -1,0 +1,134 @@
+"""The calibration constants of each kernel family: typed, with units, at most ten numbers a set.
+
+A generation file holds `kernels: {<stack>: {<family>: {<format>: {...}}}}`; a set is one of the classes below. Times
+are seconds, bandwidths bytes a second, efficiencies fractions of the peak of the format actually used.
+"""
+
+from pydantic import Field
+
+from archsim.catalog import StrictModel
+from archsim.fields import Bandwidth, Fraction, NonNegative, Positive, Seconds
+
+TILES = ((16, 64), (64, 64), (64, 128), (128, 128), (128, 256))
+SPLITS = (1, 2, 3, 4, 6, 8)
+EXPERT_TILES = (8, 16, 32, 64, 128, 256)
+ATTENTION_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+
+
+class Constants(StrictModel):
+    """Where a set comes from and how far off it is."""
+
+    fitted_on: str = Field(description="the chips, stacks and formats whose measurements it was fitted on, or what it is taken from")
+    error: NonNegative | None = Field(None, description="mean absolute error in % on measurements not used in the fit")
+
+
+class Gemm(Constants):
+    """A matrix product in tiles over the cores, with split-K (`engine/gemm.py`)."""
+
+    fixed: Seconds = Field(0.0, description="t0: launch and fill")
+    matrix: Fraction = Field(1.0, description="eta: sustained share of the matrix peak")
+    memory: Fraction = Field(1.0, description="eta_m: sustained share of the memory bandwidth")
+    feed: Bandwidth | None = Field(None, description="bw_sm: operand bytes a core can take, at 1.83 GHz")
+    epilogue: Seconds = Field(0.0, description="ep: writing a tile of 128 x 256")
+    wave: Seconds = Field(0.0, description="wv: start of each wave of a kernel that is not persistent")
+    depth: Seconds = Field(0.0, description="kpro: latency of each 64 of K that does not overlap")
+    split: Seconds | None = Field(None, description="t_sk: joining the parts of split-K; absent where the library has none")
+    overlap: Positive = Field(4.0, description="exponent of the norm that joins compute and memory")
+    tiles: tuple[tuple[int, int], ...] = Field(TILES, description="the tiles (rows, columns) the library chooses from")
+    granule: int = Field(64, description="K is padded to a multiple of this")
+    persistent: Fraction = Field(0.0, description="share of a last partial wave that is hidden: 0.9 for persistent kernels")
+
+
+class GenerationAttention(Constants):
+    """Attention of one new token a sequence over its KV cache, split over thread blocks (`engine/attention.py`)."""
+
+    fixed: Seconds = 0.0
+    memory: Fraction = 1.0
+    block: Seconds = Field(0.0, description="t_cta: fixed work of a thread block")
+    query: Seconds = Field(0.0, description="t_g: work a query head of a group adds to a block")
+    feed: Bandwidth | None = Field(None, description="bw_sm: KV bytes one core can stream")
+    matrix: Fraction = Field(1.0, description="eta_c: share of the bf16 matrix peak of one core")
+    combine: Seconds = Field(0.0, description="t_comb: joining the splits")
+    combine_feed: Bandwidth | None = Field(None, description="bw_cb: bandwidth of the join")
+    overlap: Positive = 4.0
+    splits: int = Field(128, description="smax: the most splits of one sequence; 0 for no block structure at all")
+    rows: int = Field(64, description="query rows a block holds (head tile)")
+    least_rows: int = Field(64, description="rows the matrix unit computes at the least")
+    swap: Seconds = Field(0.0, description="t_swap: transposed copies that FA2 makes for grouped heads")
+    groups_only: bool = Field(False, description="only grouped heads are split (FA2)")
+
+
+class ContextAttention(Constants):
+    """Causal attention of a prompt (`engine/attention.py`)."""
+
+    fixed: Seconds = 0.0
+    matrix: Fraction = Field(1.0, description="eta_c: share of the bf16 matrix peak")
+    exponential: Positive | None = Field(None, description="eta_x: share of the exponential rate; absent: never the limit")
+    block: Seconds = Field(0.0, description="t_cta: fixed work of a tile of rows")
+    tail: NonNegative = Field(0.0, description="share of the longest tile that shows at the end")
+    queries: NonNegative = Field(1.0, description="io: passes over queries and outputs")
+    keys: NonNegative = Field(1.0, description="iokv: passes over keys and values")
+    overlap: Positive = 4.0
+    rows: int = Field(128, description="Mt: query rows of a tile; 0 for no tiles at all")
+    memory: Fraction = Field(0.85, description="sustained share of the bandwidth for these passes")
+
+
+class Experts(Constants):
+    """Routed experts of a layer: two grouped GEMMs with what goes between (`engine/experts.py`)."""
+
+    fixed: Seconds = 0.0
+    routing: Seconds = Field(0.0, description="t_r: for each doubling of routed tokens")
+    matrix: Fraction = 1.0
+    memory: Fraction = 1.0
+    feed: Bandwidth | None = None
+    wave: Seconds = 0.0
+    depth: Seconds = 0.0
+    activation: NonNegative = Field(0.0, description="act: passes over the activations of routed rows")
+    tokens: NonNegative = Field(0.0, description="t_tok: passes over the tokens")
+    overlap: Positive = 2.0
+    walks_all: bool = Field(False, description="token passes cover every routed row of the group (Triton), not the tokens present")
+    tiled: bool = Field(True, description="whether rows and columns are padded to tiles")
+
+
+class Elementwise(Constants):
+    """A small kernel: norm, rope and KV write, activation, quantiser, router, top-k."""
+
+    fixed: Seconds = Field(0.0, description="what one more kernel in a layer costs an engine, gaps between kernels included")
+    memory: Fraction = 1.0
+
+
+class AllReduce(Constants):
+    """One-shot, two-shot, ring and in-switch all-reduce; the fastest is taken (`engine/collective.py`)."""
+
+    one_shot: Seconds = Field(0.0, description="a1")
+    rank: Seconds = Field(0.0, description="g: for each further rank")
+    one_shot_link: Fraction = Field(1.0, description="e1: share of the link bandwidth")
+    two_shot: Seconds = Field(0.0, description="a2")
+    two_shot_link: Fraction = Field(1.0, description="e2")
+    ring: Seconds = Field(0.0, description="a3")
+    ring_rank: Seconds = Field(0.0, description="g3")
+    ring_link: Fraction = Field(1.0, description="e3")
+    switch_link: Fraction | None = Field(None, description="e4: reduction in the switch; absent without it")
+    skew: Positive = Field(1.0, description="ranks arrive apart: factor on the fixed times in a running engine")
+
+
+class AllToAll(Constants):
+    """Dispatch of tokens to experts and their return, inside a node and across nodes."""
+
+    local: Seconds = Field(0.0, description="fixed time inside a link domain")
+    local_link: Fraction = 1.0
+    remote: Seconds = Field(0.0, description="fixed time across nodes")
+    remote_link: Fraction = 1.0
+
+
+FAMILIES: dict[str, type[Constants]] = {
+    "gemm": Gemm,
+    "generation_attention": GenerationAttention,
+    "context_attention": ContextAttention,
+    "mla_generation": GenerationAttention,
+    "mla_context": ContextAttention,
+    "experts": Experts,
+    "elementwise": Elementwise,
+    "all_reduce": AllReduce,
+    "all_to_all": AllToAll,
+}

@@ -1,0 +1,143 @@
+"""Chip and its parts. Every number is an array that broadcasts, in SI units."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, TypeVar, cast
+
+from archsim.arrays import Array
+from archsim.chip.constants import Constants
+from archsim.sources import Source
+from archsim.units import Format
+
+FamilySet = TypeVar("FamilySet", bound=Constants)
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """Memory of a chip: capacity (B), bandwidth (B/s)."""
+
+    technology: str
+    capacity: Array
+    bandwidth: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """A fabric: bandwidth of one chip in one direction (B/s), latency (s), chips it joins."""
+
+    name: str
+    bandwidth: Array
+    latency: Array
+    domain: int
+    switch: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Power:
+    """Board power (W): limit, idle with a context alive, floor while any kernel runs, and the cap in use."""
+
+    tdp: Array
+    idle: Array
+    active: Array
+    cap: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Energy:
+    """Energy of doing (J): a byte of DRAM traffic with its path, a FLOP by format, an exponential."""
+
+    byte: Array
+    flop: Mapping[str, Array]
+    exponential: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Price:
+    """Money: the chip alone and its share of a server (USD), rent (USD/h), and when that was so."""
+
+    chip: Array | None
+    system: Array | None
+    rent: Array | None
+    as_of: str
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Calibration constants by stack, kernel family and format."""
+
+    name: str
+    matrix_style: str
+    kernels: Mapping[str, Mapping[str, Mapping[str, Constants]]]
+    sources: tuple[Source, ...] = ()
+
+    def constants(self, stack: str, family: str, formats: tuple[str, ...], as_class: type[FamilySet]) -> FamilySet:
+        """The first set among `formats`, then `any`. Raises KeyError with what exists."""
+        sets = self.kernels.get(stack, {}).get(family, {})
+        for name in (*formats, "any"):
+            if name in sets:
+                found = sets[name]
+                if isinstance(found, as_class):
+                    return found
+        have = ", ".join(sorted(sets)) or "none"
+        raise KeyError(f"generation {self.name!r} has no {family} constants of stack {stack!r} for {' or '.join(formats)} (it has: {have})")
+
+
+@dataclass(frozen=True, eq=False)
+class Chip:
+    """A chip as a user holds it.
+
+    `matrix` maps formats to dense peak FLOP/s, `vector` likewise; `exponentials` are per clock and core; `clock` is
+    in Hz, `cores` are SMs, compute units or core slices, `sram` is bytes a core, `cache` bytes shared by all.
+    """
+
+    name: str
+    kind: str
+    clock: Array
+    cores: Array
+    matrix: Mapping[str, Array]
+    vector: Mapping[str, Array]
+    exponentials: Array
+    sram: Array
+    cache: Array
+    memory: Memory
+    links: Mapping[str, Link]
+    power: Power
+    energy: Energy
+    price: Price
+    generation: Generation
+    sources: tuple[Source, ...] = field(default=())
+
+    def ridge(self, fmt: str = "bf16") -> Array:
+        """Ridge point (FLOP/B): the arithmetic intensity at which compute and memory take equally long."""
+        return self.matrix[fmt] / self.memory.bandwidth
+
+    def compute_format(self, *operands: Format) -> str | None:
+        """The fastest matrix format at least as wide as the widest operand; None if the chip has none."""
+        widest = max(operand.bits for operand in operands)
+        wide_enough = {name: rate for name, rate in self.matrix.items() if FORMAT_BITS[name] >= widest}
+        if not wide_enough:
+            return None
+        return max(wide_enough, key=lambda name: (float(wide_enough[name].max()), -FORMAT_BITS[name]))
+
+
+FORMAT_BITS = {"fp4": 4, "int4": 4, "fp8": 8, "int8": 8, "bf16": 16, "tf32": 19, "fp32": 32}
+
+Part = TypeVar("Part")
+
+
+def with_value(part: Part, path: tuple[str, ...], value: object) -> Part:
+    """A copy of a tree of dataclasses and mappings with the field at `path` replaced.
+
+    Raises KeyError naming the fields that exist where the path leaves the tree.
+    """
+    return cast(Part, _with_value(part, path, value))
+
+
+def _with_value(part: Any, path: tuple[str, ...], value: object) -> Any:
+    head, rest = path[0], path[1:]
+    known = list(part) if isinstance(part, Mapping) else [item.name for item in fields(part)] if is_dataclass(part) else []
+    if head not in known:
+        raise KeyError(f"no {head!r} here; there are {', '.join(map(str, known)) or 'no fields'}")
+    inner = part[head] if isinstance(part, Mapping) else getattr(part, head)
+    new = _with_value(inner, rest, value) if rest else value
+    return {**part, head: new} if isinstance(part, Mapping) else replace(part, **{head: new})

@@ -1,0 +1,192 @@
+"""The files of chips and generations, and how they become a Chip."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from archsim.arrays import array
+from archsim.catalog import CatalogError, Document, Fault, Mark, StrictModel, fetch, validate
+from archsim.chip.constants import FAMILIES, Constants
+from archsim.chip.model import Chip, Energy, Generation, Link, Memory, Power, Price
+from archsim.fields import (
+    Bandwidth,
+    Bytes,
+    Count,
+    Dollars,
+    DollarsPerHour,
+    EnergyPerByte,
+    EnergyPerFlop,
+    Fraction,
+    Hertz,
+    Positive,
+    Rate,
+    Seconds,
+    Watts,
+)
+from archsim.sources import SourceEntry, check_sources, sources_of
+from archsim.yamlmarks import shown
+
+Kind = Literal["gpu", "near-memory", "lpu"]
+MatrixFormat = Literal["bf16", "fp8", "fp4", "int8", "int4", "tf32", "fp32"]
+
+
+class MemoryFile(StrictModel):
+    """Memory: technology, capacity, bandwidth."""
+
+    technology: str
+    capacity: Bytes
+    bandwidth: Bandwidth
+
+
+class LinkFile(StrictModel):
+    """A fabric; bandwidth is of one chip in one direction."""
+
+    name: str = ""
+    bandwidth: Bandwidth
+    latency: Seconds
+    domain: Count = Field(1, description="chips it joins without leaving the fabric")
+    switch: bool = Field(False, description="whether the fabric reduces in its switch")
+
+
+class LinksFile(StrictModel):
+    """Links of a chip."""
+
+    scale_up: LinkFile | None = None
+    scale_out: LinkFile | None = None
+    host: LinkFile | None = None
+
+
+class PowerFile(StrictModel):
+    """Board power."""
+
+    tdp: Watts
+    idle: Watts
+    active: Watts = Field(description="floor while any kernel runs")
+    cap: Fraction = Field(0.988, description="share of the limit that sustained work reaches")
+
+
+class EnergyFile(StrictModel):
+    """Energy of doing."""
+
+    byte: EnergyPerByte
+    flop: dict[MatrixFormat, EnergyPerFlop]
+    exponential: EnergyPerFlop
+
+
+class PriceFile(StrictModel):
+    """Money, dated."""
+
+    chip: Dollars | None = None
+    system: Dollars | None = Field(None, description="all-in capital of a chip with its share of server and network")
+    rent: DollarsPerHour | None = None
+    as_of: str
+
+
+class SramFile(StrictModel):
+    """Memory on chip, private to a core."""
+
+    per_core: Bytes
+
+
+class CacheFile(StrictModel):
+    """Cache shared by all cores."""
+
+    capacity: Bytes
+    partitioned: bool = False
+
+
+class ChipFile(StrictModel):
+    """A file of `chips/`."""
+
+    name: str
+    kind: Kind
+    generation: str
+    clock: Hertz
+    cores: Count
+    matrix: dict[MatrixFormat, Rate]
+    vector: dict[MatrixFormat, Rate]
+    exponentials: Positive
+    sram: SramFile
+    cache: CacheFile
+    memory: MemoryFile
+    links: LinksFile
+    power: PowerFile
+    energy: EnergyFile
+    price: PriceFile
+    sources: tuple[SourceEntry, ...]
+
+
+class GenerationFile(StrictModel):
+    """A file of `chips/generations/`."""
+
+    name: str
+    matrix_style: str = Field(description="instruction family of the matrix units: mma, wgmma, tcgen05")
+    kernels: dict[str, dict[str, dict[str, dict[str, object]]]]
+    sources: tuple[SourceEntry, ...] = ()
+
+
+def load_chip(name: str, mark: Mark | None = None) -> Chip:
+    """The chip of a name or path. Raises CatalogError with every fault of its file."""
+    document = fetch("chips", name, mark)
+    file = validate(ChipFile, document)
+    check_sources(document, file.sources, skip=("name", "kind", "generation"))
+    return _chip(file, load_generation(file.generation, document.mark("generation")), shown(document.path))
+
+
+def load_generation(name: str, mark: Mark | None = None) -> Generation:
+    """The calibration constants of a generation, each set checked against its family."""
+    document = fetch("chips/generations", name, mark)
+    file = validate(GenerationFile, document)
+    return Generation(file.name, file.matrix_style, _sets(document), sources_of(file.sources, shown(document.path)))
+
+
+def _sets(document: Document) -> dict[str, dict[str, dict[str, Constants]]]:
+    faults: list[Fault] = []
+    stacks: dict[str, dict[str, dict[str, Constants]]] = {}
+    for stack, families in document.data["kernels"].items():
+        for family, formats in families.items():
+            if family not in FAMILIES:
+                faults.append(document.mark("kernels", stack, family).key_fault(f"unknown kernel family {family!r}; known: {', '.join(FAMILIES)}"))
+                continue
+            for fmt in formats:
+                try:
+                    found = validate(FAMILIES[family], document.at("kernels", stack, family, fmt))
+                    stacks.setdefault(stack, {}).setdefault(family, {})[fmt] = found
+                except CatalogError as error:
+                    faults.extend(error.faults)
+    if faults:
+        raise CatalogError(faults)
+    return stacks
+
+
+def _link(file: LinkFile, fallback: str) -> Link:
+    return Link(file.name or fallback, array(file.bandwidth), array(file.latency), file.domain, file.switch)
+
+
+def _price(file: PriceFile) -> Price:
+    chip, system, rent = (None if item is None else array(item) for item in (file.chip, file.system, file.rent))
+    return Price(chip, system, rent, file.as_of)
+
+
+def _chip(file: ChipFile, generation: Generation, path: str) -> Chip:
+    power = file.power
+    links = {name: _link(link, name) for name, link in file.links if link is not None}
+    return Chip(
+        name=file.name,
+        kind=file.kind,
+        clock=array(file.clock),
+        cores=array(file.cores),
+        matrix={fmt: array(rate) for fmt, rate in file.matrix.items()},
+        vector={fmt: array(rate) for fmt, rate in file.vector.items()},
+        exponentials=array(file.exponentials),
+        sram=array(file.sram.per_core),
+        cache=array(file.cache.capacity),
+        memory=Memory(file.memory.technology, array(file.memory.capacity), array(file.memory.bandwidth)),
+        links=links,
+        power=Power(array(power.tdp), array(power.idle), array(power.active), array(power.cap * power.tdp)),
+        energy=Energy(array(file.energy.byte), {f: array(e) for f, e in file.energy.flop.items()}, array(file.energy.exponential)),
+        price=_price(file.price),
+        generation=generation,
+        sources=sources_of(file.sources, path),
+    )
+

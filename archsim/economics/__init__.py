@@ -1,0 +1,1 @@
+"""What it costs: energy, capital, rent, dollars per million tokens."""

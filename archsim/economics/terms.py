@@ -1,0 +1,35 @@
+"""The terms of a cost: every default visible, settable in a scenario, and shown in the report."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from archsim.catalog import StrictModel
+from archsim.fields import Dollars, DollarsPerHour, DollarsPerKWh, Fraction, NonNegative, Positive, Watts
+
+HOUR = 3600.0
+YEAR_HOURS = 8760.0
+
+
+class Terms(StrictModel):
+    """How chips are paid for.
+
+    `by: rent` prices a chip at its hourly rent, power included; `by: capital` spreads its all-in price over its life
+    at an interest rate and adds power and operation. Without `by`, rent is used where the chip has one.
+    """
+
+    by: Literal["rent", "capital"] | None = None
+    rent: DollarsPerHour | None = Field(None, description="of one chip; default: the chip's own")
+    capital: Dollars | None = Field(None, description="all-in price of one chip with its share of server and network; default: the chip's own")
+    years: Positive = Field(5.0, description="life over which capital is spread")
+    interest: NonNegative = Field(0.08, description="a year, on capital not yet paid back")
+    operation: NonNegative = Field(0.05, description="of capital a year: staff, space, repair")
+    electricity: DollarsPerKWh = Field(0.08, description="price of energy")
+    pue: Positive = Field(1.2, description="facility power over IT power")
+    overhead: Watts = Field(400.0, description="host, fans, switches and supply losses of one chip")
+    utilization: Fraction = Field(1.0, description="share of its life in which the system serves at this rate")
+
+
+def recovery_factor(interest: float, years: float) -> float:
+    """Share of capital to pay a year: r / (1 - (1 + r)^-n), or 1 / n without interest."""
+    return 1.0 / years if interest == 0.0 else interest / (1.0 - (1.0 + interest) ** -years)

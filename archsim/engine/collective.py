@@ -1,0 +1,82 @@
+"""Collectives: all-reduce inside a link domain and across nodes, and the all-to-all of experts.
+
+Bytes are of one rank. A group of one costs exactly nothing. Form and constants: `docs/models.md`.
+"""
+
+import numpy as np
+
+from archsim.arrays import Array, array
+from archsim.chip.constants import AllReduce, AllToAll
+from archsim.chip.model import Chip, Link
+from archsim.mapping.plan import Kernel
+
+NOWHERE = Link("none", array(1e-30), array(0.0), 1)
+
+
+def all_reduce(kernel: Kernel, chip: Chip, constants: AllReduce) -> tuple[Array, dict[str, Array]]:
+    """Seconds and parts of an all-reduce of `bytes` over `ranks`.
+
+    Inside a domain: the fastest of one-shot, two-shot, ring and in-switch reduction. Across domains: reduce-scatter
+    inside, ring between nodes over every rank's share, all-gather inside.
+    """
+    size, ranks = kernel.dims["bytes"], kernel.dims["ranks"]
+    up, out = chip.links.get("scale_up", NOWHERE), chip.links.get("scale_out", NOWHERE)
+    inside = np.minimum(ranks, up.domain)
+    nodes = np.ceil(ranks / up.domain)
+    seconds, wire = _inside(size, inside, up, constants)
+    across = np.where(nodes > 1, 2.0 * (nodes - 1.0) / nodes * size / inside / out.bandwidth, 0.0)
+    latency = np.where(nodes > 1, 2.0 * (nodes - 1.0) * out.latency, 0.0)
+    active = (ranks > 1) & (size > 0)
+    return _parts(active, seconds + across + latency, wire + across)
+
+
+def _inside(size: Array, ranks: Array, link: Link, c: AllReduce) -> tuple[Array, Array]:
+    """Fastest algorithm inside a domain, and the least time of its bytes on the wire."""
+    others = ranks - 1.0
+    twice = 2.0 * others / ranks * size
+    steps = c.rank * others
+    options = [
+        (c.one_shot + steps) * c.skew + others * size / (link.bandwidth * c.one_shot_link),
+        (c.two_shot + steps) * c.skew + twice / (link.bandwidth * c.two_shot_link),
+        (c.ring + c.ring_rank * others) * c.skew + twice / (link.bandwidth * c.ring_link),
+    ]
+    wire = np.minimum(twice, others * size)
+    if c.switch_link is not None and link.switch:
+        through = (1.0 + 1.0 / ranks) * size
+        switched = c.ring * c.skew + through / (link.bandwidth * c.switch_link)
+        options.append(np.where(ranks > 2, switched, np.inf))
+        wire = np.where(ranks > 2, np.minimum(wire, through), wire)
+    fastest = options[0]
+    for option in options[1:]:
+        fastest = np.minimum(fastest, option)
+    latency = np.where(ranks > 1, link.latency, 0.0) if c.one_shot == 0.0 else 0.0
+    return np.where(ranks > 1, fastest + latency, 0.0), np.where(ranks > 1, wire / link.bandwidth, 0.0)
+
+
+def all_to_all(kernel: Kernel, chip: Chip, constants: AllToAll) -> tuple[Array, dict[str, Array]]:
+    """Seconds and parts of sending `bytes` to `ranks`, evenly; what leaves the domain takes the network card."""
+    size, ranks = kernel.dims["bytes"], kernel.dims["ranks"]
+    up, out = chip.links.get("scale_up", NOWHERE), chip.links.get("scale_out", NOWHERE)
+    inside = np.minimum(ranks, up.domain)
+    local = size * (inside - 1.0) / ranks
+    remote = size * (ranks - inside) / ranks
+    far = ranks > up.domain
+    wire = np.maximum(local / up.bandwidth, remote / out.bandwidth)
+    near_time = constants.local + up.latency * (constants.local == 0.0) + local / (up.bandwidth * constants.local_link)
+    far_time = constants.remote + out.latency * (constants.remote == 0.0) + remote / (out.bandwidth * constants.remote_link)
+    active = (ranks > 1) & (size > 0)
+    return _parts(active, np.where(far, np.maximum(near_time, far_time), near_time), wire)
+
+
+def _parts(active: "np.typing.NDArray[np.bool_]", seconds: Array, wire: Array) -> tuple[Array, dict[str, Array]]:
+    """Splits the time of a collective into bytes at the peak of the wire, and the rest."""
+    seconds = np.where(active, seconds, 0.0)
+    link = np.where(active, np.minimum(wire, seconds), 0.0)
+    return seconds, {"link": link, "link_latency": seconds - link}
+
+
+def link_bytes(kernel: Kernel) -> Array:
+    """Bytes a rank sends, whatever the algorithm: of an all-reduce twice its share of the rest, else all but its own."""
+    size, ranks = kernel.dims["bytes"], kernel.dims["ranks"]
+    once = (ranks - 1.0) / ranks * size
+    return 2.0 * once if kernel.kind == "all_reduce" else once

@@ -1,0 +1,174 @@
+"""Routed experts on a GPU: two grouped matrix products, with routing, activation and the movement of rows between.
+
+At small batch few experts are touched, and each touched one is read whole; at large batch the rows of the busiest
+rank decide. Popularity follows a power law. Form and constants: `docs/models.md`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from archsim.arrays import Array, Inputs, array, blocked, soft_maximum, where_positive
+from archsim.chip.constants import EXPERT_TILES, Experts
+from archsim.chip.model import Chip
+from archsim.engine.cost import chain
+from archsim.mapping.plan import Kernel
+
+QUANTILES = 24  # of the popularity law
+LIKELIEST = 0.95  # no expert is chosen by more than this share of tokens
+COLUMNS = 128.0  # tile columns
+SUSTAINED = 0.85  # of the bandwidth, for passes over activations
+WIDE = 2.0  # bytes of an activation
+
+LEVELS = ("compute", "memory", "quantization", "occupancy", "imbalance", "clock", "on_chip", "bandwidth", "overlap")
+
+
+def distinct_experts(tokens: Array, experts: Array, top_k: Array, skew: Array) -> Array:
+    """Expected number of experts that at least one of `tokens` chooses.
+
+    Popularity of the expert of rank r is proportional to r ** -skew; uniform popularity (skew 0) gives
+    N (1 - (1 - k/N) ** tokens).
+    """
+    ranks = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    likeliest = np.where(skew > 0, LIKELIEST, 1.0)
+    weights = [(share * experts + 0.5) ** -skew for share in ranks]
+    mean = sum(weights[1:], weights[0]) / QUANTILES
+    total = array(0.0)
+    for weight in weights:
+        chosen = np.minimum(top_k / experts * weight / mean, likeliest)
+        total = total + (1.0 - (1.0 - chosen) ** tokens)
+    return total / QUANTILES * experts
+
+
+def imbalance(rows: Array, ranks: Array) -> Array:
+    """Rows of the busiest of `ranks` over the mean: random choices, the mean plus its spread, at most twice it."""
+    spread = np.sqrt(2.0 * np.log(ranks) / np.maximum(rows / ranks, 1e-9))
+    return np.where(ranks > 1, np.minimum(1.0 + spread, np.minimum(ranks, 2.0)), 1.0)
+
+
+def load(dims: Inputs) -> dict[str, Array]:
+    """What the busiest rank has to do: rows, their mean over ranks, touched experts, and tokens present."""
+    rows = dims["tokens"] * dims["top_k"]
+    ranks = dims["expert_ranks"]
+    factor = imbalance(rows, ranks)
+    touched = distinct_experts(dims["tokens"], dims["all_experts"], dims["top_k"], dims["skew"]) / ranks
+    busiest = np.minimum(touched * np.minimum(factor, 1.3), dims["experts"])
+    reached = dims["tokens"] * (1.0 - (1.0 - 1.0 / ranks) ** dims["top_k"])
+    present = np.where(dims["apart"] > 1, reached, dims["tokens"])
+    return {"rows": rows / ranks * factor, "mean_rows": rows / ranks, "touched": busiest, "present": present}
+
+
+def experts(kernel: Kernel, chip: Chip, constants: Experts) -> tuple[Array, dict[str, Array]]:
+    """Seconds and parts of the routed experts of one layer on the busiest rank."""
+    d = kernel.dims
+    inputs = load(d) | {
+        "routed": d["tokens"] * d["top_k"],
+        "hidden": d["hidden"],
+        "width": d["width"],
+        "matrices": d["matrices"],
+        "peak": chip.matrix[kernel.compute],
+        "bandwidth": chip.memory.bandwidth,
+        "cores": chip.cores,
+    }
+    form = _Experts(constants, kernel.weight.bytes, max(kernel.weight.bytes, kernel.input.bytes))
+    seconds, *parts = blocked(form.evaluate, inputs)
+    return seconds, dict(zip((*LEVELS, "fixed"), parts, strict=True))
+
+
+def experts_bytes(kernel: Kernel) -> Array:
+    """Bytes: every touched expert once, the tokens in and out."""
+    d = kernel.dims
+    now = load(d)
+    return where_positive(d["tokens"], _traffic(now | {name: d[name] for name in ("hidden", "width", "matrices")}, kernel.weight.bytes))
+
+
+def _traffic(x: Inputs, weight: float) -> Array:
+    return x["touched"] * x["matrices"] * x["hidden"] * x["width"] * weight + _in_and_out(x)
+
+
+def _in_and_out(x: Inputs) -> Array:
+    """Bytes of the tokens present, read and written once."""
+    return 2.0 * WIDE * x["present"] * x["hidden"]
+
+
+@dataclass(frozen=True)
+class _Experts:
+    """The closed form for one set of constants and formats."""
+
+    c: Experts
+    weight: float
+    operand: float
+
+    def evaluate(self, x: Inputs) -> tuple[Array, ...]:
+        """Seconds, then the parts in the order of LEVELS, then the fixed part."""
+        levels, fixed = self._levels(x)
+        parts = chain(levels, fixed)
+        seconds = where_positive(x["routed"], levels["overlap"] + fixed)
+        return (seconds, *(where_positive(x["routed"], part) for part in parts.values()))
+
+    def _products(self, x: Inputs) -> list[tuple[Array, Array]]:
+        """(columns, depth) of the two grouped products."""
+        return [((x["matrices"] - 1.0) * x["width"], x["hidden"]), (x["hidden"], x["width"])]
+
+    def _levels(self, x: Inputs) -> tuple[dict[str, Array], Array]:
+        mean_flops = 2.0 * x["mean_rows"] * x["matrices"] * x["hidden"] * x["width"]
+        busy_flops = mean_flops * x["rows"] / np.maximum(x["mean_rows"], 1e-30)
+        passes = self._passes(x)
+        cores, memory, joined, padded, spread, depth = self._best(x)
+        compute = mean_flops / x["peak"]
+        excess = busy_flops / np.maximum(mean_flops, 1e-30)
+        levels = {
+            "compute": compute,
+            "memory": _traffic(x, self.weight) / x["bandwidth"],
+            "quantization": padded / excess,
+            "occupancy": spread / excess,
+            "imbalance": spread,
+            "clock": spread / self.c.matrix,
+            "on_chip": cores,
+            "bandwidth": np.maximum(memory, cores) + passes,
+            "overlap": joined + passes,
+        }
+        return levels, self.c.fixed + self.c.routing * np.log2(1.0 + x["routed"]) + depth
+
+    def _passes(self, x: Inputs) -> Array:
+        """Time of the passes over the activations of routed rows and over the tokens; one in and one out at the least."""
+        rows = self.c.activation * x["rows"] * (4.0 * x["hidden"] + 6.0 * x["width"])
+        walked = x["routed"] * (x["hidden"] + x["width"]) if self.c.walks_all else x["present"] * x["hidden"]
+        passes = np.maximum(rows + self.c.tokens * WIDE * walked, _in_and_out(x))
+        return passes / (x["bandwidth"] * (SUSTAINED if self.c.tiled else 1.0))
+
+    def _best(self, x: Inputs) -> tuple[Array, ...]:
+        """The best row tile for both products together: cores, memory, joined, padded, spread, depth (s)."""
+        if not self.c.tiled:
+            return self._smooth(x)
+        best: tuple[Array, ...] | None = None
+        for rows in EXPERT_TILES:
+            pair = [self._product(x, float(rows), *shape) for shape in self._products(x)]
+            now = tuple(a + b for a, b in zip(*pair, strict=True))
+            if best is None:
+                best = now
+            else:
+                better = now[2] < best[2]
+                best = tuple(np.where(better, new, old) for new, old in zip(now, best, strict=True))
+        return best or ()
+
+    def _smooth(self, x: Inputs) -> tuple[Array, ...]:
+        flops = 2.0 * x["rows"] * x["matrices"] * x["hidden"] * x["width"]
+        cores = flops / x["peak"]
+        memory = x["touched"] * x["matrices"] * x["hidden"] * x["width"] * self.weight / x["bandwidth"]
+        return cores, memory, np.maximum(cores, memory), cores, cores, array(0.0)
+
+    def _product(self, x: Inputs, tile: float, columns: Array, depth: Array) -> tuple[Array, ...]:
+        """One grouped product in row tiles of `tile`: cores, memory, joined, padded, spread, depth (s)."""
+        each = x["rows"] / np.maximum(x["touched"], 1e-30)
+        tiles = x["touched"] * np.ceil(each / tile) * np.ceil(columns / COLUMNS)
+        rate = x["peak"] / x["cores"]
+        work = 2.0 * max(tile, 16.0) * COLUMNS * depth / rate
+        waves = np.maximum(tiles / x["cores"], 1.0)
+        step = work / self.c.matrix
+        if self.c.feed is not None:
+            step = np.maximum(step, (np.minimum(tile, each) + COLUMNS) * depth * self.operand / self.c.feed)
+        cores = waves * step + (waves - 1.0) * self.c.wave
+        memory = x["touched"] * columns * depth * self.weight / (x["bandwidth"] * self.c.memory)
+        joined = soft_maximum(cores, memory, self.c.overlap)
+        return cores, memory, joined, tiles / x["cores"] * work, waves * work, self.c.depth * depth / 64.0

@@ -1,0 +1,206 @@
+"""Lanes: kernels run in order on each lane, as CUDA streams and statically scheduled machines do.
+
+A task starts when its lane is free and its dependencies are done: a max-plus recurrence over arrays, no event queue.
+A lane's idle time belongs to what its next task waited for. Layers of one kind repeat: after a few of them every
+lane advances by the same amount a layer, so the rest is arithmetic.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from archsim.arrays import Array
+from archsim.engine.cost import NOTHING, ZERO, Cost, total
+
+FILL = 3  # layers of a run that are played one by one before it is extrapolated
+GAPS = {
+    "link": "waiting for a transfer",
+    "compute": "waiting for kernels on another lane",
+    "host": "waiting for the host",
+    "dependency": "waiting for something that itself waited",
+    "bubble": "before the first task",
+    "no_work": "after the last task",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Timed:
+    """A task with its cost: lane, seconds, and the tasks of its block that it waits for."""
+
+    name: str
+    lane: str
+    cost: Cost
+    after: tuple[int, ...]
+    wide: bool = False  # knows more axes than most: added last, so that a grid is touched once
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """What a lane did over the span: the cost of all its kernels, and its gaps by cause (s)."""
+
+    cost: Cost
+    gaps: Mapping[str, Array]
+
+    @property
+    def parts(self) -> Mapping[str, Array]:
+        """Parts of its kernels (s); with the gaps they sum to the span."""
+        return self.cost.parts
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Span (s), the period of each block (s), and every lane's account of the span."""
+
+    span: Array
+    period: Mapping[str, Array]
+    lanes: Mapping[str, Lane]
+
+
+def run(blocks: Mapping[str, Sequence[Timed]], sequence: Sequence[tuple[str, int]], host: Array, launch: Mapping[str, Array]) -> Schedule:
+    """Plays a sequence of blocks after `host` seconds on the host lane.
+
+    `launch` gives, per block, the host time to launch its kernels one by one (empty when steps are captured graphs);
+    the host runs ahead of the device, and a block starts when its launches are in.
+    """
+    clock = _Clock(host)
+    for block, count in sequence:
+        if not launch and _is_chain(blocks[block]):
+            clock.chain(block, blocks[block], count)
+        else:
+            clock.play(block, blocks[block], count, launch.get(block))
+    return clock.schedule()
+
+
+def narrow_first(tasks: Sequence[Timed]) -> list[Timed]:
+    """The tasks in order, wide ones last."""
+    return sorted(tasks, key=lambda task: task.wide)
+
+
+def _is_chain(tasks: Sequence[Timed]) -> bool:
+    return all(task.after == ((index - 1,) if index else ()) for index, task in enumerate(tasks))
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """The state of a clock at one moment."""
+
+    end: Array
+    free: Mapping[str, Array]
+    done: Mapping[tuple[str, bool], Cost]
+    gaps: Mapping[str, Mapping[str, Array]]
+
+
+@dataclass(eq=False)
+class _Clock:
+    """The moving state of a schedule: when lanes are free, what they did, and when the last block ended."""
+
+    host: Array
+    end: Array = field(init=False)
+    free: dict[str, Array] = field(default_factory=dict)
+    done: dict[tuple[str, bool], Cost] = field(default_factory=dict)
+    gaps: dict[str, dict[str, Array]] = field(default_factory=dict)
+    period: dict[str, Array] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.end = self.host
+        self.free["host"] = self.host
+        self._do("host", False, Cost(self.host, {"fixed": self.host}))
+
+    def chain(self, block: str, tasks: Sequence[Timed], count: int) -> None:
+        """A block whose tasks wait for one another in a row: its period is their sum, and gaps are the other lanes'."""
+        sums: dict[str, Array] = {}
+        for task in narrow_first(tasks):
+            sums[task.lane] = sums.get(task.lane, ZERO) + task.cost.seconds * count
+        length = sum(sums.values(), ZERO)
+        for lane in [lane for lane in {**self.free, **sums} if lane != "host"]:
+            self._open(lane)
+            if self.free[lane] is not self.end:
+                self._gap(lane, "dependency", self.end - self.free[lane])
+            for other, seconds in sums.items():
+                if other != lane:
+                    self._gap(lane, other, seconds)
+        for wide in (False, True):
+            for lane in sums:
+                chosen = [task.cost for task in tasks if task.lane == lane and task.wide == wide]
+                self._do(lane, wide, total(chosen).scaled(count))
+        self.period[block] = length / count
+        self.end = self.end + length
+        for lane in self.free:
+            if lane != "host":
+                self.free[lane] = self.end
+
+    def play(self, block: str, tasks: Sequence[Timed], count: int, launch: Array | None) -> None:
+        """A block in general: its first layers one by one, the rest by the step of each lane."""
+        before = self._state()
+        for _ in range(min(count, FILL)):
+            before = self._state()
+            self._layer(tasks, launch)
+        self.period[block] = self.end - before.end
+        if count > FILL:
+            self._repeat(before, count - FILL)
+
+    def _layer(self, tasks: Sequence[Timed], launch: Array | None) -> None:
+        ready, waits_for = self.end, "dependency"
+        if launch is not None:
+            self.free["host"] = self.free["host"] + launch
+            self._do("host", False, Cost(launch, {"fixed": launch}))
+            waits_for = "host"
+            ready = np.maximum(self.end, self.free["host"])
+        ends: list[Array] = []
+        for task in tasks:
+            start, cause = ready, waits_for
+            for index in task.after:
+                start, cause = np.maximum(start, ends[index]), tasks[index].lane
+            self._open(task.lane)
+            start = np.maximum(start, self.free[task.lane])
+            self._gap(task.lane, cause if cause != task.lane else "dependency", start - self.free[task.lane])
+            self._do(task.lane, task.wide, task.cost)
+            self.free[task.lane] = start + task.cost.seconds
+            ends.append(self.free[task.lane])
+        self.end = ends[-1] if ends else ready
+
+    def _state(self) -> "_Kept":
+        """A copy to compare with later; costs and arrays never change."""
+        gaps = {lane: dict(causes) for lane, causes in self.gaps.items()}
+        return _Kept(self.end, dict(self.free), dict(self.done), gaps)
+
+    def _repeat(self, before: "_Kept", times: int) -> None:
+        """Repeats the last layer: every lane moves on by what it moved in that layer."""
+        self.end = self.end + (self.end - before.end) * times
+        for lane, now in self.free.items():
+            self.free[lane] = now + (now - before.free.get(lane, ZERO)) * times
+            for cause, gap in list(self.gaps.get(lane, {}).items()):
+                self.gaps[lane][cause] = gap + (gap - before.gaps.get(lane, {}).get(cause, ZERO)) * times
+        for key, cost in self.done.items():
+            self.done[key] = cost + (cost + before.done.get(key, NOTHING).scaled(-1.0)).scaled(times)
+
+    def _do(self, lane: str, wide: bool, cost: Cost) -> None:
+        """Adds work to a lane, wide kernels apart."""
+        self.done[lane, wide] = self.done[lane, wide] + cost if (lane, wide) in self.done else cost
+
+    def _open(self, lane: str) -> None:
+        """A lane that starts now has been idle since the beginning."""
+        if lane in self.free:
+            return
+        self.free[lane] = self.end
+        self._gap(lane, "host", self.host)
+        if self.end is not self.host:
+            self._gap(lane, "bubble", self.end - self.host)
+
+    def _gap(self, lane: str, cause: str, seconds: Array) -> None:
+        causes = self.gaps.setdefault(lane, {})
+        causes[cause] = causes[cause] + seconds if cause in causes else seconds
+
+    def schedule(self) -> Schedule:
+        """The account of every lane up to the end of the last block."""
+        span = self.end
+        for free in self.free.values():
+            span = span if free is span else np.maximum(span, free)
+        lanes = {}
+        for lane, free in self.free.items():
+            if free is not span:
+                self._gap(lane, "no_work", span - free)
+            cost = total(self.done[lane, wide] for wide in (False, True) if (lane, wide) in self.done)
+            lanes[lane] = Lane(cost, self.gaps.get(lane, {}))
+        return Schedule(span, self.period, lanes)

@@ -1,0 +1,63 @@
+"""The cost of one placed step: every kernel priced, and its lanes run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from archsim.arrays import Array, array
+from archsim.chip.model import Chip
+from archsim.engine.cost import Cost, total
+from archsim.engine.gpu import price
+from archsim.engine.lanes import Schedule, Timed, run
+from archsim.mapping.plan import Kernel, Plan
+
+KINDS = {"gpu": price}
+WIDE = ("generation_attention", "mla_generation")  # the kernels that know both batch and context
+
+
+@dataclass(frozen=True, eq=False)
+class PricedStep:
+    """A plan with the cost of each kernel and the schedule of its lanes."""
+
+    plan: Plan
+    costs: Mapping[str, tuple[tuple[Kernel, Cost], ...]]
+    schedule: Schedule
+
+    @property
+    def span(self) -> Array:
+        """Seconds from the host's first move to the end of the last kernel."""
+        return self.schedule.span
+
+    def kernels(self) -> list[tuple[str, Kernel, Cost, int]]:
+        """(block, kernel, cost of one, layers) in order of execution."""
+        counts = self.plan.merged()
+        return [(block, kernel, cost, count) for block, count in counts for kernel, cost in self.costs[block]]
+
+    def total(self) -> Cost:
+        """The cost of all kernels and transfers together."""
+        return total(lane.cost for name, lane in self.schedule.lanes.items() if name != "host")
+
+
+def run_step(plan: Plan, chip: Chip, stack: str) -> PricedStep:
+    """Prices every kernel of a plan and runs its lanes.
+
+    Raises KeyError when the chip's generation lacks constants, ValueError for a kind of machine without an engine.
+    """
+    if chip.kind not in KINDS:
+        raise ValueError(f"no engine for chips of kind {chip.kind!r}")
+    costs = {
+        block: tuple((task.kernel, KINDS[chip.kind](task.kernel, chip, stack)) for task in tasks)
+        for block, tasks in plan.blocks.items()
+    }
+    timed = {
+        block: [
+            Timed(task.kernel.name, task.lane, cost, task.after, task.kernel.kind in WIDE)
+            for task, (_, cost) in zip(plan.blocks[block], costs[block], strict=True)
+        ]
+        for block in plan.blocks
+    }
+    launch = {}
+    if plan.launch:
+        launch = {block: array(plan.launch * len(tasks)) for block, tasks in plan.blocks.items()}
+    return PricedStep(plan, costs, run(timed, plan.sequence, np.asarray(plan.host), launch))

@@ -1,0 +1,223 @@
+"""Evaluation: the proposals of a scenario, priced at every point by the engine."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from archsim.arrays import Array, array
+from archsim.economics.money import Rate, rate
+from archsim.engine.cost import Cost
+from archsim.engine.step import PricedStep, run_step
+from archsim.explore.scenario import Scenario
+from archsim.mapping.memory import memory_plan
+from archsim.mapping.place import Deployment, place
+from archsim.mapping.plan import MemoryPlan
+from archsim.mapping.split import legality
+from archsim.serving.steady import Steady, expert_layers, steady
+from archsim.workload.step import decode, prefill
+
+
+def deployment_of(scenario: Scenario) -> Deployment:
+    """What a scenario deploys."""
+    s = scenario
+    return Deployment(s.model, s.precision, s.split, s.chip, s.runtime, s.skew)
+
+
+def energy(step: PricedStep, deployment: Deployment) -> Array:
+    """Joules of one chip over a step: its kernels, and idling in between."""
+    total: Cost = step.total()
+    return total.energy + deployment.chip.power.idle * (step.span - total.seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class StepAnswer:
+    """One decode step of `batch` sequences of `context` tokens; and apart from it the prefill of such a context."""
+
+    scenario: Scenario
+    deployment: Deployment
+    batch: Array
+    context: Array
+    memory: MemoryPlan
+    decode: PricedStep
+
+    mode = "step"
+
+    @cached_property
+    def prefill(self) -> PricedStep:
+        """One chunk of the prefill of `context` tokens on every data-parallel rank, at its mean position."""
+        tokens = self.context / self.chunks
+        step = prefill(tokens, (self.context - tokens) / 2.0, self.groups, self.deployment.model.clips)
+        return run_step(place(self.deployment, step), self.deployment.chip, self.deployment.runtime.stack)
+
+    @property
+    def groups(self) -> Array:
+        """Data-parallel ranks."""
+        return self.deployment.split.data * self.deployment.split.attention_data
+
+    @property
+    def chunks(self) -> Array:
+        """Steps the prefill takes."""
+        return np.ceil(self.context / self.deployment.runtime.chunk)
+
+    @property
+    def fits(self) -> Array:
+        """1 where the memory plan fits."""
+        return self.memory.fits.astype(np.float64)
+
+    @property
+    def tpot(self) -> Array:
+        """Seconds between tokens."""
+        return self.decode.span
+
+    @cached_property
+    def ttft(self) -> Array:
+        """Seconds to the first token of a lone request."""
+        host = self.deployment.runtime.host
+        return self.prefill.span * self.chunks + host.arrival + host.expert_layer * expert_layers(self.deployment)
+
+    @property
+    def output_rate(self) -> Array:
+        """Output tokens a second, all sequences."""
+        return self.batch / self.tpot
+
+    @property
+    def input_rate(self) -> Array:
+        """Prompt tokens a second, if the chips did nothing else."""
+        return self.groups * self.context / (self.prefill.span * self.chunks)
+
+    @cached_property
+    def power(self) -> Array:
+        """Mean board power (W) of a chip in decode."""
+        return energy(self.decode, self.deployment) / self.decode.span
+
+    @property
+    def total(self) -> Cost:
+        """Everything a chip does in one decode step."""
+        return self._total
+
+    @cached_property
+    def _total(self) -> Cost:
+        return self.decode.total()
+
+    def cost(self) -> dict[str, Array]:
+        """USD per million tokens, decode and prefill apart."""
+        second = dollars_per_second(self)
+        output, prompt = second / self.output_rate * 1e6, second / self.input_rate * 1e6
+        return {"cost_per_token": output, "output_cost": output, "input_cost": prompt}
+
+
+@dataclass(frozen=True, eq=False)
+class SteadyAnswer:
+    """A closed loop of `batch` clients with traffic of one size."""
+
+    scenario: Scenario
+    deployment: Deployment
+    batch: Array
+    input: Array
+    output: Array
+    loop: Steady
+
+    mode = "steady"
+
+    @property
+    def memory(self) -> MemoryPlan:
+        """What a chip holds."""
+        return self.loop.memory
+
+    @property
+    def decode(self) -> PricedStep:
+        """The plain decode step of the loop."""
+        return self.loop.decode
+
+    @property
+    def fits(self) -> Array:
+        """1 where all clients run at once."""
+        return (self.loop.running >= self.batch).astype(np.float64) * self.memory.fits
+
+    @property
+    def tpot(self) -> Array:
+        """Mean seconds between tokens, prefill of others included."""
+        return self.loop.tpot
+
+    @property
+    def ttft(self) -> Array:
+        """Mean seconds to the first token, queueing included."""
+        return self.loop.ttft
+
+    @property
+    def output_rate(self) -> Array:
+        """Output tokens a second, all clients."""
+        return self.loop.requests_per_second * self.output
+
+    @property
+    def input_rate(self) -> Array:
+        """Prompt tokens a second, all clients."""
+        return self.loop.requests_per_second * self.input
+
+    @cached_property
+    def power(self) -> Array:
+        """Mean board power (W) of a chip over decode and mixed steps."""
+        plain = energy(self.loop.decode, self.deployment) / self.loop.decode.span
+        mixed = self.loop.at_joined(energy(self.loop.mixed, self.deployment)) / self.loop.mixed_seconds
+        return plain + (mixed - plain) * self.loop.mixed_time
+
+    def cost(self) -> dict[str, Array]:
+        """USD per million tokens: blended, and by the share of time that prefill and decode take."""
+        second = dollars_per_second(self)
+        share = self.loop.prefill_share
+        return {
+            "cost_per_token": second / (self.input_rate + self.output_rate) * 1e6,
+            "output_cost": second * (1.0 - share) / self.output_rate * 1e6,
+            "input_cost": second * share / self.input_rate * 1e6,
+        }
+
+
+Answer = StepAnswer | SteadyAnswer
+
+
+def chip_rate(answer: Answer) -> Rate:
+    """What one chip costs an hour at its mean power."""
+    return rate(answer.deployment.chip, answer.scenario.terms, answer.power)
+
+
+def dollars_per_second(answer: Answer) -> Array:
+    """USD a second of the whole system."""
+    return chip_rate(answer).hourly / 3600.0 * answer.scenario.chips
+
+
+def legal(scenario: Scenario) -> Array:
+    """Index of the first rule each proposed split breaks; 0 where it breaks none."""
+    return legality(scenario.model, scenario.split, scenario.chips)
+
+
+def evaluate_step(scenario: Scenario) -> StepAnswer:
+    """The step answer at every point of every proposal."""
+    d = deployment_of(scenario)
+    batch, context = scenario.batch, scenario.context
+    if batch is None or context is None:
+        raise ValueError("the step answer needs `batch` and `context`")
+    plan = place(d, decode(batch, context, d.model.clips))
+    memory = memory_plan(d, batch, context)
+    return StepAnswer(scenario, d, batch, context, memory, run_step(plan, d.chip, d.runtime.stack))
+
+
+def evaluate_steady(scenario: Scenario) -> SteadyAnswer:
+    """The steady answer at every point of every proposal; the last axis of swept arrays has length 1."""
+    d = deployment_of(scenario)
+    if scenario.input is None or scenario.output is None or scenario.batch is None:
+        raise ValueError("the steady answer needs `traffic`")
+    loop = steady(d, scenario.batch, scenario.input, scenario.output)
+    return SteadyAnswer(scenario, d, scenario.batch, scenario.input, scenario.output, loop)
+
+
+def most_clients(scenario: Scenario) -> int:
+    """The most clients that any legal proposal has memory for; 0 where none has."""
+    d = deployment_of(scenario)
+    if scenario.input is None or scenario.output is None:
+        raise ValueError("the steady answer needs `traffic`")
+    memory = memory_plan(d, array(1.0), scenario.input + 0.6 * scenario.output)
+    groups = d.split.data * d.split.attention_data
+    room = np.floor(np.maximum(memory.free_for_kv, 0.0) / memory.kv_per_sequence) * groups
+    room = np.where(legal(scenario) == 0, room, 0.0)
+    return int(min(float(room.max()), 1e9))

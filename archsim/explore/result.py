@@ -1,0 +1,162 @@
+"""Result: what a run answers, at every point of its axes, for the plan chosen there."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from archsim.arrays import Array, array
+from archsim.economics.money import wall_power
+from archsim.explore.evaluate import Answer
+from archsim.explore.scenario import Scenario
+from archsim.mapping.split import REASONS, Split
+from archsim.sources import Source
+
+Metric = Callable[[Answer], Array]
+
+METRICS: dict[str, tuple[str, str, Metric]] = {
+    "tpot": ("time", "time per output token", lambda a: a.tpot),
+    "ttft": ("time", "time to first token", lambda a: a.ttft),
+    "interactivity": ("token_rate", "tokens a second for one user", lambda a: 1.0 / a.tpot),
+    "throughput": ("token_rate", "output tokens a second of the system", lambda a: a.output_rate),
+    "throughput_per_chip": ("token_rate", "output tokens a second of one chip", lambda a: a.output_rate / a.scenario.chips),
+    "input_throughput": ("token_rate", "prompt tokens a second of the system", lambda a: a.input_rate),
+    "cost_per_token": ("token_price", "USD per million tokens", lambda a: a.cost()["cost_per_token"]),
+    "output_cost": ("token_price", "USD per million output tokens", lambda a: a.cost()["output_cost"]),
+    "input_cost": ("token_price", "USD per million input tokens", lambda a: a.cost()["input_cost"]),
+    "power": ("power", "mean board power of a chip", lambda a: a.power),
+    "energy_per_token": (
+        "energy",
+        "facility energy of an output token",
+        lambda a: wall_power(a.power, a.scenario.terms) * a.scenario.chips / a.output_rate,
+    ),
+    "memory_needed": ("bytes", "memory in use on a chip", lambda a: a.memory.needed),
+    "memory_utilization": ("", "share of the capacity in use", lambda a: a.memory.needed / a.memory.capacity),
+}
+
+ALIASES = {"cost_per_million_tokens": "cost_per_token"}
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """Axes by name, the answer of every proposal, and the proposal chosen at each point.
+
+    `feasible` is False where no proposal is legal and fits, and `reason` says why (an index into REASONS). Metrics are
+    computed when asked for, at the chosen proposal, NaN where infeasible; `meets_slo` says where they keep the SLO.
+    """
+
+    scenario: Scenario
+    axes: Mapping[str, Array]
+    answer: Answer
+    choice: "np.typing.NDArray[np.int64]"
+    feasible: "np.typing.NDArray[np.bool_]"
+    reason: "np.typing.NDArray[np.int64]"
+    meets_slo: "np.typing.NDArray[np.bool_]"
+
+    @property
+    def mode(self) -> str:
+        """`step` or `steady`."""
+        return self.answer.mode
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of every metric."""
+        return tuple(self.feasible.shape)
+
+    def metric(self, name: str) -> Array:
+        """A metric of METRICS at every point; NaN where infeasible. Raises KeyError with the names there are."""
+        name = ALIASES.get(name, name)
+        if name not in METRICS:
+            raise KeyError(f"no metric {name!r}; there are {', '.join(METRICS)}")
+        value = self.pick(METRICS[name][2](self.answer))
+        return value if self.feasible.all() else np.where(self.feasible, value, np.nan)
+
+    def __getattr__(self, name: str) -> Array:
+        """Metrics are attributes too: `result.tpot`."""
+        if name in METRICS or name in ALIASES:
+            return self.metric(name)
+        raise AttributeError(f"no metric or field {name!r}; metrics are {', '.join(METRICS)}")
+
+    def pick(self, values: Array) -> Array:
+        """Values of the chosen proposal, from an array over proposals and points."""
+        full = np.broadcast_to(values, np.broadcast_shapes(values.shape, self.raw_shape))
+        if self.raw_shape[0] == 1:
+            return np.asarray(full[0]).reshape(self.shape)
+        return np.take_along_axis(full, self.choice.reshape(1, *self.raw_shape[1:]), axis=0).reshape(self.shape)
+
+    @property
+    def raw_shape(self) -> tuple[int, ...]:
+        """Shape over proposals and points, before the choice."""
+        tail = (1,) if self.mode == "steady" else ()
+        return (self.proposals, *self.shape, *tail) if self.axes else (self.proposals, *(1,) * max(len(self.shape), 1), *tail)
+
+    @property
+    def proposals(self) -> int:
+        """Number of proposed splits."""
+        return int(self.scenario.split.chips.shape[0]) if self.scenario.split.chips.ndim else 1
+
+    def split_at(self, index: int) -> Split:
+        """The chosen split at one point (flat index)."""
+        chosen = int(self.choice.ravel()[index])
+        return Split(*(array(value.ravel()[chosen if value.size > 1 else 0]) for value in _degrees(self.scenario.split)))
+
+    def point(self, index: int) -> dict[str, float]:
+        """Values of the axes at one point (flat index)."""
+        where = np.unravel_index(index, self.shape) if self.axes else ()
+        return {name: float(values.ravel()[i]) for (name, values), i in zip(self.axes.items(), where, strict=True)}
+
+    def best(self) -> int | None:
+        """Flat index of the best point by the scenario's objective among those that are feasible and keep the SLO."""
+        goal, sign = objective(self.scenario, self.mode)
+        values = np.where(self.feasible, sign * self.metric(goal), np.inf)
+        kept = np.where(self.meets_slo, values, np.inf)
+        chosen = kept if np.isfinite(kept).any() else values
+        return int(np.argmin(chosen)) if np.isfinite(chosen).any() else None
+
+    def table(self) -> dict[str, Array]:
+        """Axes, metrics and plan of every point as flat columns."""
+        grid = np.meshgrid(*(values.ravel() for values in self.axes.values()), indexing="ij") if self.axes else []
+        columns = {name: np.asarray(values).ravel() for name, values in zip(self.axes, grid, strict=True)}
+        columns |= {name: self.metric(name).ravel() for name in METRICS}
+        degrees = _degrees(self.scenario.split)
+        for name, value in zip(("tensor", "attention_data", "expert", "data"), degrees, strict=True):
+            picked = np.broadcast_to(value.reshape(-1), (self.proposals,))[self.choice.ravel()]
+            columns[name] = picked
+        return columns
+
+    def reason_at(self, index: int) -> str:
+        """Why a point is infeasible; empty where it is not."""
+        return REASONS[int(self.reason.ravel()[index])]
+
+    @cached_property
+    def assumptions(self) -> list[Source]:
+        """Sources of kind `assumption` among the files the answer rests on."""
+        chip = self.scenario.chip
+        sources = (*chip.sources, *chip.generation.sources, *self.scenario.runtime.sources)
+        stack = self.scenario.runtime.stack
+        return [s for s in sources if s.kind == "assumption" and _concerns(s, stack)]
+
+
+def _concerns(source: Source, stack: str) -> bool:
+    kernels = [field for field in source.of if field.startswith("kernels.")]
+    return not kernels or any(field.startswith(f"kernels.{stack}") for field in kernels)
+
+
+def _degrees(split: Split) -> tuple[Array, Array, Array, Array]:
+    return split.tensor, split.attention_data, split.expert, split.data
+
+
+def objective(scenario: Scenario, mode: str) -> tuple[str, float]:
+    """The metric to choose by and its sign (1 to minimise). Default: tpot of a step, cost of the steady answer."""
+    if scenario.objective.maximize:
+        return scenario.objective.maximize, -1.0
+    return scenario.objective.minimize or ("tpot" if mode == "step" else "cost_per_token"), 1.0
+
+
+def scalar_scenario(result: Result, index: int) -> Scenario:
+    """The scenario of one point of a result, with its chosen split given."""
+    from archsim.explore.scenario import with_fields
+
+    fields = {name: array(value) for name, value in result.point(index).items()}
+    return replace(with_fields(result.scenario, fields), split=result.split_at(index), mapper=None)

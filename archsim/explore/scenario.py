@@ -1,0 +1,228 @@
+"""The file of a scenario: one model, pools of chips, a mapper, a runtime, and a question."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+import numpy as np
+from pydantic import Field
+
+from archsim.arrays import Array, array
+from archsim.catalog import CatalogError, Document, Fault, Mark, StrictModel, fetch, validate
+from archsim.chip.model import Chip, with_value
+from archsim.chip.schema import load_chip
+from archsim.economics.terms import Terms
+from archsim.fields import Count, FormatName, NonNegative, Seconds, TokensPerSecond
+from archsim.mapping.mapper import Mapper, load_mapper
+from archsim.mapping.runtime import Runtime, load_runtime
+from archsim.mapping.split import Split
+from archsim.mapping.split import split as split_of
+from archsim.mapping.system import Pool, System
+from archsim.units import UnitError
+from archsim.workload.model import Model, Precision, precision_of
+from archsim.workload.schema import PrecisionClass, load_model
+from archsim.yamlmarks import shown
+
+Loaded = TypeVar("Loaded")
+
+EXPERT_SKEW = 1.2  # exponent of expert popularity that explains measured decode of five MoE families
+
+
+class PoolFile(StrictModel):
+    """Chips of one kind."""
+
+    chip: str
+    count: Count
+
+
+class TrafficFile(StrictModel):
+    """Requests of one size."""
+
+    input: Count = Field(description="prompt tokens")
+    output: Count = Field(description="generated tokens")
+
+
+class SloFile(StrictModel):
+    """What users must feel."""
+
+    ttft: Seconds | None = None
+    tpot: Seconds | None = None
+    interactivity: TokensPerSecond | None = None
+
+
+class SplitFile(StrictModel):
+    """A split given instead of asked for."""
+
+    tensor: Count = 1
+    attention_data: Count = 1
+    expert: Count = 1
+    data: Count = 1
+
+
+class RoutingFile(StrictModel):
+    """How unevenly tokens choose experts."""
+
+    skew: NonNegative = EXPERT_SKEW
+
+
+Metric = Literal["cost_per_token", "tpot", "ttft", "throughput", "energy_per_token"]
+
+
+class ObjectiveFile(StrictModel):
+    """What the best plan is best at."""
+
+    minimize: Literal["cost_per_token", "tpot", "ttft", "energy_per_token"] | None = None
+    maximize: Literal["throughput", "interactivity"] | None = None
+
+
+class ScenarioFile(StrictModel):
+    """A scenario. `batch` and `context` ask for the step answer, `traffic` for the steady one; both may be asked."""
+
+    name: str | None = None
+    model: str
+    pools: dict[str, PoolFile]
+    precision: dict[PrecisionClass, FormatName] = {}
+    runtime: str = "vllm"
+    mapper: str = "auto"
+    split: SplitFile | None = None
+    batch: Count | tuple[Count, ...] | None = None
+    context: Count | tuple[Count, ...] | None = None
+    traffic: TrafficFile | None = None
+    slo: SloFile = SloFile()
+    objective: ObjectiveFile = ObjectiveFile()
+    routing: RoutingFile = RoutingFile()
+    economics: Terms = Terms()
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """A scenario with everything it names loaded. Arrays may be swept; the rest is structure."""
+
+    name: str
+    file: str
+    model: Model
+    precision: Precision
+    system: System
+    runtime: Runtime
+    mapper: Mapper | None
+    split: Split
+    batch: Array | None
+    context: Array | None
+    input: Array | None
+    output: Array | None
+    slo: SloFile
+    objective: ObjectiveFile
+    skew: Array
+    terms: Terms
+
+    @property
+    def chip(self) -> Chip:
+        """The chip of the main pool."""
+        return self.system.main.chip
+
+    @property
+    def chips(self) -> Array:
+        """Chips of the main pool."""
+        return self.system.main.count
+
+
+def load_scenario(name: str) -> Scenario:
+    """The scenario of a path, or of a shipped example by name. Raises CatalogError with every fault of the file."""
+    document = fetch("examples", name)
+    return build(validate(ScenarioFile, document), document)
+
+
+def build(file: ScenarioFile, document: Document) -> Scenario:
+    """Loads what a scenario names. Every fault of every file it names is raised together."""
+    loader = _Loader()
+    model = loader.load(load_model, file.model, document.mark("model"))
+    chips = {name: loader.load(load_chip, pool.chip, document.mark("pools", name, "chip")) for name, pool in file.pools.items()}
+    runtime = loader.load(load_runtime, file.runtime, document.mark("runtime"))
+    mapper = loader.load(load_mapper, file.mapper, document.mark("mapper"))
+    faults = [*loader.faults, *_check(file, document)]
+    if faults or model is None or runtime is None or mapper is None or None in chips.values():
+        raise CatalogError(faults)
+    pools = {name: Pool(chip, array(file.pools[name].count)) for name, chip in chips.items() if chip is not None}
+    system = System(pools)
+    given = None if file.split is None else split_of(**file.split.model_dump())
+    try:
+        precision = precision_of(model, {str(name): fmt for name, fmt in file.precision.items()})
+    except UnitError as error:
+        raise CatalogError([document.mark("precision").fault(str(error))]) from error
+    return Scenario(
+        name=file.name or document.path.stem,
+        file=shown(document.path),
+        model=model,
+        precision=precision,
+        system=system,
+        runtime=runtime,
+        mapper=None if given is not None else mapper,
+        split=given or mapper.propose(model, system.main),
+        batch=_numbers(file.batch),
+        context=_numbers(file.context),
+        input=None if file.traffic is None else array(file.traffic.input),
+        output=None if file.traffic is None else array(file.traffic.output),
+        slo=file.slo,
+        objective=file.objective,
+        skew=array(file.routing.skew),
+        terms=file.economics,
+    )
+
+
+class _Loader:
+    """Loads named parts and keeps their faults until all are known."""
+
+    def __init__(self) -> None:
+        self.faults: list[Fault] = []
+
+    def load(self, load: Callable[[str, Mark], Loaded], name: str, mark: Mark) -> Loaded | None:
+        """What `load` gives, or None with its faults kept."""
+        try:
+            return load(name, mark)
+        except CatalogError as error:
+            self.faults.extend(error.faults)
+            return None
+
+
+def _check(file: ScenarioFile, document: Document) -> list[Fault]:
+    faults = []
+    if len(file.pools) != 1:
+        faults.append(document.mark("pools").fault(f"expected one pool, got {len(file.pools)}"))
+    if file.batch is None and file.context is None and file.traffic is None:
+        faults.append(document.mark().fault("nothing is asked: give `batch` and `context`, or `traffic`"))
+    if (file.batch is None) != (file.context is None) and file.traffic is None:
+        faults.append(document.mark().fault("the step answer needs both `batch` and `context`"))
+    if file.objective.minimize and file.objective.maximize:
+        faults.append(document.mark("objective").fault("give `minimize` or `maximize`, not both"))
+    return faults
+
+
+def _numbers(value: int | tuple[int, ...] | None) -> Array | None:
+    return None if value is None else array(np.asarray(value, dtype=np.float64))
+
+
+def with_fields(scenario: Scenario, fields: Mapping[str, Array]) -> Scenario:
+    """A copy of a scenario with numbers replaced by arrays.
+
+    Names are `batch`, `context`, `input`, `output`, `skew`, `chips`, or `chip.` and `split.` followed by a field, such as
+    `chip.memory.bandwidth` (SI units). Raises KeyError naming what exists.
+    """
+    for name, value in fields.items():
+        head, _, rest = name.partition(".")
+        if name in ("batch", "context", "input", "output", "skew"):
+            scenario = with_value(scenario, (name,), value)
+        elif name == "chips":
+            scenario = replace(scenario, system=_pool(scenario, Pool(scenario.chip, value)))
+        elif head == "chip" and rest:
+            chip = with_value(scenario.chip, tuple(rest.split(".")), value)
+            scenario = replace(scenario, system=_pool(scenario, Pool(chip, scenario.chips)))
+        elif head == "split" and rest:
+            scenario = replace(scenario, split=with_value(scenario.split, (rest,), value))
+        else:
+            raise KeyError(f"no field {name!r}; there are batch, context, input, output, skew, chips, chip.* and split.*")
+    return scenario
+
+
+def _pool(scenario: Scenario, pool: Pool) -> System:
+    (name,) = scenario.system.pools
+    return System({name: pool})

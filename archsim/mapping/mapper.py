@@ -1,0 +1,88 @@
+"""Mappers propose splits and never price them.
+
+A mapper file names a strategy: a Python file of the catalogue with a function
+`propose(model, pool, degrees) -> list[dict[str, int]]`. Built-in strategies and a user's load by this one route.
+"""
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from archsim.arrays import array
+from archsim.catalog import CatalogError, Document, Mark, StrictModel, fetch, validate
+from archsim.mapping.split import Split, legality
+from archsim.mapping.system import Pool
+from archsim.workload.model import Model
+
+DEGREES = ("tensor", "attention_data", "expert", "data")
+Degree = int | str | tuple[int, ...]
+Propose = Callable[[Model, Pool, Mapping[str, Degree]], list[dict[str, int]]]
+
+
+class MapperFile(StrictModel):
+    """A file of `mappers/`."""
+
+    name: str
+    describe: str
+    strategy: str = Field("degrees", description="the Python file, without .py, that proposes")
+    degrees: dict[str, Degree] = Field({}, description="what the strategy may choose for each degree of parallelism")
+    union: tuple[str, ...] = Field((), description="other mappers whose proposals are added")
+
+
+@dataclass(frozen=True)
+class Mapper:
+    """A named source of proposals."""
+
+    name: str
+    describe: str
+    proposals: tuple[tuple[Propose, Mapping[str, Degree]], ...]
+
+    def propose(self, model: Model, pool: Pool) -> Split:
+        """Every proposed split, once, along axis 0 of its arrays; legal ones only if there are any."""
+        found: dict[tuple[int, ...], None] = {}
+        for strategy, degrees in self.proposals:
+            for split in strategy(model, pool, degrees):
+                found[tuple(int(split.get(degree, 1)) for degree in DEGREES)] = None
+        columns = np.array(list(found), dtype=np.float64).reshape(-1, len(DEGREES))
+        proposed = Split(*(array(column) for column in columns.T))
+        legal = legality(model, proposed, array(float(pool.count.max()))) == 0
+        keep = legal if legal.any() else np.ones_like(legal)
+        return Split(*(array(column[keep]) for column in columns.T))
+
+
+def load_mapper(name: str, mark: Mark | None = None) -> Mapper:
+    """The mapper of a name or path. Raises CatalogError with every fault of its files."""
+    document = fetch("mappers", name, mark)
+    file = validate(MapperFile, document)
+    unknown = [key for key in file.degrees if key not in DEGREES]
+    if unknown:
+        raise CatalogError([document.mark("degrees", key).key_fault(f"unknown degree {key!r}; known: {', '.join(DEGREES)}") for key in unknown])
+    proposals: list[tuple[Propose, Mapping[str, Degree]]] = []
+    for other in file.union:
+        proposals.extend(load_mapper(other, document.mark("union")).proposals)
+    if file.degrees or not file.union:
+        proposals.append((_strategy(document, file.strategy), file.degrees))
+    return Mapper(file.name, file.describe, tuple(proposals))
+
+
+def _strategy(document: Document, name: str) -> Propose:
+    """Loads `propose` from the Python file beside the mapper's."""
+    source = Path(document.mark("strategy").file).parent / f"{name}.py"
+    if not source.is_file():
+        source = document.path.parent / f"{name}.py"
+    if not source.is_file():
+        raise CatalogError([document.mark("strategy").fault(f"no strategy file {source.name!r} beside {document.path.name!r}")])
+    spec = importlib.util.spec_from_file_location(f"archsim_mapper_{name}", source)
+    if spec is None or spec.loader is None:
+        raise CatalogError([document.mark("strategy").fault(f"cannot load {source.name!r}")])
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        propose: Propose = module.propose
+    except Exception as error:  # a user's file may fail in any way; it is refused with its reason
+        raise CatalogError([document.mark("strategy").fault(f"{source.name}: {type(error).__name__}: {error}")]) from error
+    return propose

@@ -1,0 +1,184 @@
+"""Placement: operators of a step become kernels on lanes, under a split and a runtime.
+
+Data parallelism divides the step; tensor and expert parallelism divide operators. Collectives stand where their
+results are needed, and cost nothing where the split makes them a group of one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from archsim.arrays import Array, array, ceil_to
+from archsim.chip.model import Chip
+from archsim.mapping.plan import Kernel, Plan, Task
+from archsim.mapping.runtime import Runtime
+from archsim.mapping.split import Split
+from archsim.units import Format, format_named
+from archsim.workload.lowering import lower
+from archsim.workload.model import Model, Precision
+from archsim.workload.operators import Operator, OpGraph
+from archsim.workload.step import Step
+
+BF16 = format_named("bf16")
+VOCABULARY_PADDING = 64  # engines pad the vocabulary to this before they divide it
+LATENT_WIDTH = 2.0  # bytes of an activation on a link
+
+
+@dataclass(frozen=True, eq=False)
+class Deployment:
+    """A model in a precision on chips of one kind, under a split and a runtime.
+
+    `skew` is the exponent of the power law of expert popularity (0: uniform).
+    """
+
+    model: Model
+    precision: Precision
+    split: Split
+    chip: Chip
+    runtime: Runtime
+    skew: Array
+
+
+def place(d: Deployment, step: Step) -> Plan:
+    """The plan of one forward pass on one pool, as the busiest of the data-parallel ranks sees it.
+
+    Raises ValueError when the chip has no matrix format wide enough for a product.
+    """
+    graph = lower(d.model, step.divided(d.split.data * d.split.attention_data), d.precision)
+    placer = _Placer(graph, d.split, d.chip, d.runtime, d.skew)
+    runtime = d.runtime
+    blocks = {name: placer.block(name) for name in graph.blocks}
+    host = runtime.host.step + runtime.host.sequence * graph.step.sequences + runtime.host.request * graph.step.prefill_requests
+    launch = runtime.host.launch if runtime.eager(step.prefills) else 0.0
+    return Plan(d.split, blocks, graph.sequence, host, launch)
+
+
+@dataclass(frozen=True, eq=False)
+class _Placer:
+    """What placing the blocks of one step shares."""
+
+    graph: OpGraph
+    split: Split
+    chip: Chip
+    runtime: Runtime
+    skew: Array
+
+    def block(self, name: str) -> tuple[Task, ...]:
+        """The tasks of a block in lane order: kernels as their operators come, collectives where they are due."""
+        tasks: list[Task] = []
+        last = ""
+        for operator in self.graph.operators(name):
+            last = operator.name
+            for kernel in (*self._quantizer(operator), *self._before(operator), *self._kernel(operator), *self._after(operator)):
+                self._append(tasks, kernel)
+        for kernel in self._end(name, last):
+            self._append(tasks, kernel)
+        return tuple(tasks)
+
+    def _append(self, tasks: list[Task], kernel: Kernel) -> None:
+        lane = "link" if kernel.kind in ("all_reduce", "all_to_all") else "compute"
+        tasks.append(Task(kernel, lane, (len(tasks) - 1,) if tasks else ()))
+
+    def _kernel(self, operator: Operator) -> list[Kernel]:
+        if operator.kind == "elementwise" and self.runtime.fused(operator.name):
+            return []
+        weight, entry = self._formats(operator)
+        compute = self.chip.compute_format(weight, entry)
+        if compute is None:
+            raise ValueError(f"{self.chip.name} has no matrix format for {operator.name}: {weight.name} weights with {entry.name} activations")
+        dims = self._dims(operator)
+        return [Kernel(operator.name, operator.kind, operator.role, dims, weight, entry, compute, (operator.name,))]
+
+    def _formats(self, operator: Operator) -> tuple[Format, Format]:
+        """Formats of the weights (or the KV cache) and of the other operand.
+
+        Products without a class of their own, such as the per-head ones of absorbed latent attention, stay in bf16,
+        as engines keep them.
+        """
+        precision = self.graph.precision
+        if operator.tensor:
+            return precision.of(operator.tensor), BF16 if operator.kind == "elementwise" else precision.input_to(operator.tensor)
+        return (BF16 if operator.kind == "gemm" else precision.kv), BF16
+
+    def _quantizer(self, operator: Operator) -> list[Kernel]:
+        """The kernel that quantises the input of a product, where the runtime has one apart."""
+        if operator.kind != "gemm" or not operator.tensor:
+            return []
+        fmt = self.graph.precision.input_to(operator.tensor)
+        if operator.name not in self.runtime.quantizers.get(fmt.name, ()):
+            return []
+        dims = self._dims(operator)
+        sizes = {"tokens": dims["m"], "bytes": dims["k"] * (2.0 + fmt.bytes)}
+        return [Kernel(f"{operator.name}_quantizer", "elementwise", operator.role, sizes, BF16, fmt, "bf16", ())]
+
+    def _dims(self, operator: Operator) -> dict[str, Array]:
+        dims = {name: divide(operator.dims, name, rule, self.split) for name, rule in _rules(operator)}
+        if operator.kind == "gemm" and "n_kv" in dims:
+            dims["n"] = dims["n"] + dims.pop("n_kv")
+            dims.pop("kv_heads")
+        if operator.kind == "experts":
+            dims |= {"skew": self.skew, "all_experts": operator.dims["experts"], "expert_ranks": self.split.expert}
+            dims["tokens"] = dims["tokens"] * self.split.attention_data
+            dims["apart"] = self.split.attention_data
+        return dims
+
+    def _before(self, operator: Operator) -> list[Kernel]:
+        """Dispatch of tokens to the ranks of their experts."""
+        if operator.kind != "experts":
+            return []
+        fmt = self.graph.precision.input_to("experts")
+        return [self._all_to_all("dispatch", operator, fmt)]
+
+    def _after(self, operator: Operator) -> list[Kernel]:
+        if operator.kind == "experts":
+            return [self._all_to_all("return", operator, BF16)]
+        if operator.name in ("o", "down", "embedding"):
+            hidden = self.graph.model.hidden
+            tokens = operator.dims.get("m", operator.dims.get("tokens", array(0.0)))
+            return [self._all_reduce(f"{operator.name}_all_reduce", operator.role, tokens * hidden * LATENT_WIDTH)]
+        if operator.name == "head":
+            logits = operator.dims["m"] * self.graph.model.vocab * LATENT_WIDTH
+            return [self._all_reduce("logits_gather", "head", logits / 2.0)]
+        return []
+
+    def _end(self, block: str, last: str) -> list[Kernel]:
+        """Partial sums of routed and shared experts meet at the end of their layer.
+
+        Where attention is data-parallel, experts have already returned whole rows, and only a gather among the
+        tensor ranks is left, which moves half the bytes of an all-reduce.
+        """
+        if last not in ("combine", "shared_add"):
+            return []
+        size = self.graph.step.tokens * self.graph.model.hidden * LATENT_WIDTH
+        return [self._all_reduce("experts_all_reduce", "experts", np.where(self.split.attention_data > 1, size / 2.0, size))]
+
+    def _all_reduce(self, name: str, role: str, size: Array) -> Kernel:
+        return Kernel(name, "all_reduce", role, {"bytes": size, "ranks": self.split.tensor}, BF16, BF16, "bf16", ())
+
+    def _all_to_all(self, name: str, operator: Operator, fmt: Format) -> Kernel:
+        """Every token of this rank goes to its experts; tensor ranks send a share each."""
+        tokens = operator.dims["tokens"] / self.split.tensor
+        size = tokens * operator.dims["top_k"] * operator.dims["hidden"] * fmt.bytes
+        ranks = np.where(self.split.attention_data > 1, self.split.expert, 1.0)
+        return Kernel(name, "all_to_all", "experts", {"bytes": size, "ranks": ranks}, BF16, fmt, "bf16", ())
+
+
+def _rules(operator: Operator) -> list[tuple[str, str]]:
+    return [(name, operator.divided.get(name, "")) for name in operator.dims]
+
+
+def divide(dims: Mapping[str, Array], name: str, rule: str, split: Split) -> Array:
+    """The size of one rank: its share of dimension `name` under a rule of `Operator.divided`."""
+    value = dims[name]
+    if rule == "tensor":
+        return value / split.tensor
+    if rule == "kv_heads":
+        return value / np.minimum(split.tensor, dims["kv_heads"])
+    if rule == "vocabulary":
+        return np.ceil(np.where(split.tensor > 1, ceil_to(value, VOCABULARY_PADDING), value) / split.tensor)
+    if rule == "expert":
+        return value / split.expert
+    if rule == "expert_tensor":
+        return value / split.expert_tensor
+    return value

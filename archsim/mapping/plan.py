@@ -1,0 +1,86 @@
+"""Plan: kernels on lanes, transfers between ranks, and what sits in which memory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from archsim.arrays import Array
+from archsim.mapping.split import Split
+from archsim.units import Format
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """What one rank executes at once: one or more fused operators, or one collective.
+
+    `dims` are those of its rank. `weight` and `input` are the formats in memory, `compute` the matrix format used.
+    """
+
+    name: str
+    kind: str
+    role: str
+    dims: Mapping[str, Array]
+    weight: Format
+    input: Format
+    compute: str
+    operators: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A kernel on a lane; it starts when the lane is free and the tasks `after` (indices in its block) are done.
+
+    Tasks without `after` wait for the end of the block before.
+    """
+
+    kernel: Kernel
+    lane: str
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryPlan:
+    """What each chip of a pool holds (bytes), of what capacity, and for how much it falls short."""
+
+    parts: Mapping[str, Array]
+    capacity: Array
+    kv_per_sequence: Array
+    sequences: Array
+
+    @property
+    def needed(self) -> Array:
+        """All parts together."""
+        return sum(self.parts.values(), np.zeros(1))
+
+    @property
+    def free_for_kv(self) -> Array:
+        """What is left for the KV cache and state once everything else is in."""
+        return self.capacity - (self.needed - self.parts["kv"])
+
+    @property
+    def fits(self) -> "np.typing.NDArray[np.bool_]":
+        """Where everything fits."""
+        return self.needed <= self.capacity
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A step placed on one pool: tasks of each block in lane order, and the sequence of blocks."""
+
+    split: Split
+    blocks: Mapping[str, tuple[Task, ...]]
+    sequence: tuple[tuple[str, int], ...]
+    host: Array
+    launch: float
+
+    def kernels(self) -> list[tuple[str, Kernel, int]]:
+        """(block, kernel, layers) of every task."""
+        return [(block, task.kernel, count) for block, count in self.merged() for task in self.blocks[block]]
+
+    def merged(self) -> list[tuple[str, int]]:
+        """Every block with its number of layers, in order of first appearance."""
+        totals: dict[str, int] = {}
+        for block, count in self.sequence:
+            totals[block] = totals.get(block, 0) + count
+        return list(totals.items())

@@ -1,0 +1,79 @@
+"""Split: how many ways each kind of parallelism divides the work, and which splits a model allows."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from archsim.arrays import Array, array
+from archsim.workload.model import Attention, Mlp, Model, Moe
+
+REASONS = (
+    "",
+    "memory",
+    "query heads",
+    "KV heads",
+    "feed-forward width",
+    "experts",
+    "expert width",
+    "chips",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Degrees of parallelism; every field is an array, and 1 costs nothing.
+
+    `tensor` ranks share attention heads and dense feed-forward widths; `attention_data` groups of them hold different
+    sequences but share the experts; `expert` ranks hold different experts, and what is left of the
+    `tensor * attention_data` ranks of a replica divides each expert's width; `data` replicas share nothing.
+    """
+
+    tensor: Array
+    attention_data: Array
+    expert: Array
+    data: Array
+
+    @property
+    def ranks(self) -> Array:
+        """Chips of one replica."""
+        return self.tensor * self.attention_data
+
+    @property
+    def chips(self) -> Array:
+        """Chips in all."""
+        return self.ranks * self.data
+
+    @property
+    def expert_tensor(self) -> Array:
+        """Ranks that share one expert's width."""
+        return self.ranks / self.expert
+
+
+def split(tensor: object = 1, attention_data: object = 1, expert: object = 1, data: object = 1) -> Split:
+    """A split from plain numbers or arrays."""
+    return Split(array(tensor), array(attention_data), array(expert), array(data))
+
+
+def legality(model: Model, s: Split, chips: Array) -> Array:
+    """Index into REASONS of the first rule a split breaks; 0 where the model allows it.
+
+    Query heads divide evenly; KV heads divide evenly or are replicated evenly; widths divide evenly; experts divide
+    evenly among expert ranks, and expert ranks among the ranks of a replica.
+    """
+    broken = np.zeros(np.broadcast_shapes(s.chips.shape, s.expert.shape, chips.shape))
+    for block in model.blocks.values():
+        broken = _first(broken, block.attention.heads % s.tensor != 0, 2)
+        if isinstance(block.attention, Attention):
+            kv = block.attention.kv_heads
+            broken = _first(broken, (kv % s.tensor != 0) & (s.tensor % kv != 0), 3)
+        if isinstance(block.ffn, Mlp):
+            broken = _first(broken, block.ffn.width % s.tensor != 0, 4)
+        elif isinstance(block.ffn, Moe):
+            broken = _first(broken, (s.ranks % s.expert != 0) | (block.ffn.experts % s.expert != 0), 5)
+            broken = _first(broken, block.ffn.width % np.maximum(s.expert_tensor, 1.0) != 0, 6)
+            broken = _first(broken, (block.ffn.shared % s.tensor != 0), 4)
+    return _first(broken, s.chips != chips, 7)
+
+
+def _first(broken: Array, now: "np.typing.NDArray[np.bool_]", reason: int) -> Array:
+    return np.where((broken == 0) & now, float(reason), broken)

@@ -1,0 +1,1 @@
+"""What users feel: the steady answer of a closed loop."""

@@ -1,0 +1,1 @@
+"""What is computed: models, precision, steps, operators and lowering."""

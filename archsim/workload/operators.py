@@ -1,0 +1,121 @@
+"""Operators of the dataflow graph: logical and whole, before any split or fusion."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import networkx as nx
+import numpy as np
+
+from archsim.arrays import Array
+from archsim.workload.model import Model, Precision
+from archsim.workload.step import Step
+
+ROLES = ("embedding", "norm", "attention", "ffn", "router", "experts", "shared", "head")
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """One operator of one layer.
+
+    `dims` are its sizes by name (arrays); `divided` says which of them a split divides and by what rule: `tensor`
+    (evenly), `kv_heads` (evenly, then replicated), `vocabulary` (padded), `expert`, `expert_tensor`. `tensor` is the
+    class of its weights in the precision, `parameters` counts them by class. `quantized` products need their input
+    quantised when activations are.
+    """
+
+    name: str
+    kind: str
+    role: str
+    dims: Mapping[str, Array]
+    divided: Mapping[str, str] = field(default_factory=dict)
+    tensor: str = ""
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    reduces: bool = False
+
+    @property
+    def flops(self) -> Array:
+        """FLOPs of the whole operator, two a multiply-add."""
+        return FLOPS[self.kind](self.dims)
+
+
+def gemm_flops(d: Mapping[str, Array]) -> Array:
+    """2 m n k, of every product of a batch."""
+    return 2.0 * d["m"] * (d["n"] + d.get("n_kv", 0.0)) * d["k"] * d.get("batch", 1.0)
+
+
+def generation_flops(d: Mapping[str, Array]) -> Array:
+    """Scores and values of every query against every cached token its layer sees."""
+    return 2.0 * d["tokens"] * d["queries"] * d["heads"] * (d["width"] + d["value"])
+
+
+def context_flops(d: Mapping[str, Array]) -> Array:
+    """Scores and values of the causal half."""
+    return 2.0 * d["pairs"] * d["heads"] * (d["width"] + d["value"])
+
+
+def experts_flops(d: Mapping[str, Array]) -> Array:
+    """The routed rows through their experts' matrices."""
+    return 2.0 * d["tokens"] * d["top_k"] * d["hidden"] * d["width"] * d["matrices"]
+
+
+def no_flops(d: Mapping[str, Array]) -> Array:
+    """Elementwise work counts as bytes."""
+    return np.zeros_like(d["tokens"])
+
+
+FLOPS = {
+    "gemm": gemm_flops,
+    "generation_attention": generation_flops,
+    "mla_generation": generation_flops,
+    "context_attention": context_flops,
+    "mla_context": context_flops,
+    "experts": experts_flops,
+    "elementwise": no_flops,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class OpGraph:
+    """The lowered step: one dataflow graph a block, and the run-length sequence of blocks."""
+
+    model: Model
+    step: Step
+    precision: Precision
+    blocks: Mapping[str, "nx.DiGraph[str]"]
+    sequence: tuple[tuple[str, int], ...]
+
+    def operators(self, block: str) -> list[Operator]:
+        """The operators of a block in a topological order, as lowering wrote them where there is a choice."""
+        graph = self.blocks[block]
+        written = {name: index for index, name in enumerate(graph)}
+        order = nx.lexicographical_topological_sort(graph, key=written.__getitem__)
+        return [graph.nodes[name]["operator"] for name in order]
+
+    def everything(self) -> Iterator[tuple[Operator, int]]:
+        """Every operator with the number of layers it stands in."""
+        for block, count in self.sequence:
+            for operator in self.operators(block):
+                yield operator, count
+
+    def flops(self) -> Array:
+        """FLOPs of the whole step."""
+        result = np.zeros(1)
+        for operator, count in self.everything():
+            result = result + operator.flops * count
+        return result
+
+    def parameters(self) -> dict[str, float]:
+        """Parameters by class of tensor; a tied head is counted once."""
+        totals: dict[str, float] = {}
+        for operator, count in self.everything():
+            for tensor, number in operator.parameters.items():
+                totals[tensor] = totals.get(tensor, 0.0) + number * count
+        return totals
+
+    def active_parameters(self) -> float:
+        """Parameters one token touches: of the routed experts only its top k."""
+        result = 0.0
+        for operator, count in self.everything():
+            share = float((operator.dims["top_k"] / operator.dims["experts"]).max()) if operator.kind == "experts" else 1.0
+            result += share * sum(operator.parameters.values()) * count
+        return result

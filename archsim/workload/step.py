@@ -1,0 +1,102 @@
+"""Step: what one forward pass processes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from archsim.arrays import Array, array
+
+FULL = float("inf")
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Decoding sequences and prefilling requests of one forward pass; every field broadcasts.
+
+    A ragged batch is described by sums at every clip level (a window, or infinity for full attention), and is priced
+    as equal sequences with the same sums: `context[clip]` = sum of min(length, clip) over decoding sequences,
+    `prefill_pairs[clip]` = sum of min(position, clip) over the tokens of all chunks.
+    """
+
+    sequences: Array
+    queries: Array
+    context: Mapping[float, Array]
+    prefill_requests: Array
+    prefill_tokens: Array
+    prefill_pairs: Mapping[float, Array]
+    prefill_prefix: Array
+    prefill_longest: Array
+    sampled: Array
+    decodes: bool = True
+    prefills: bool = False
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens that pass through every layer."""
+        return self.sequences * self.queries + self.prefill_tokens
+
+    def __add__(self, other: "Step") -> "Step":
+        """Both in one pass (chunked prefill among decode)."""
+        queries = np.where(self.sequences > 0, self.queries, other.queries)
+        return Step(
+            self.sequences + other.sequences,
+            queries,
+            {clip: value + other.context[clip] for clip, value in self.context.items()},
+            self.prefill_requests + other.prefill_requests,
+            self.prefill_tokens + other.prefill_tokens,
+            {clip: value + other.prefill_pairs[clip] for clip, value in self.prefill_pairs.items()},
+            self.prefill_prefix + other.prefill_prefix,
+            np.maximum(self.prefill_longest, other.prefill_longest),
+            self.sampled + other.sampled,
+            self.decodes or other.decodes,
+            self.prefills or other.prefills,
+        )
+
+    def divided(self, ranks: Array) -> "Step":
+        """The share of the busiest of `ranks` data-parallel ranks.
+
+        Sequences stay whole, and so does the one request of a step with fewer requests than ranks; one rank keeps
+        the step bit for bit.
+        """
+        shared = ranks > 1
+        sequences = np.where(shared, np.ceil(self.sequences / ranks), self.sequences)
+        decode = np.where(shared, sequences / np.maximum(self.sequences, 1.0), 1.0)
+        prefill = np.maximum(1.0 / ranks, np.minimum(1.0, 1.0 / np.maximum(self.prefill_requests, 1.0)))
+        decoded = np.minimum(self.sampled, self.sequences * self.queries)
+        return replace(
+            self,
+            sequences=sequences,
+            context={clip: value * decode for clip, value in self.context.items()},
+            prefill_requests=self.prefill_requests * prefill,
+            prefill_tokens=self.prefill_tokens * prefill,
+            prefill_pairs={clip: value * prefill for clip, value in self.prefill_pairs.items()},
+            prefill_prefix=self.prefill_prefix * prefill,
+            sampled=decoded * decode + (self.sampled - decoded) * prefill,
+        )
+
+
+def decode(batch: object, context: object, clips: Sequence[float] = (FULL,), queries: object = 1) -> Step:
+    """`batch` sequences, each with `context` tokens in its cache, this step's included, and `queries` new tokens."""
+    sequences, length, rows = array(batch), array(context), array(queries)
+    zero = array(0.0)
+    sums = {clip: sequences * np.minimum(length, clip) for clip in clips}
+    nothing = {clip: zero for clip in clips}
+    return Step(sequences, rows, sums, zero, zero, nothing, zero, zero, sequences * rows)
+
+
+def prefill(tokens: object, prefix: object = 0, requests: object = 1, clips: Sequence[float] = (FULL,)) -> Step:
+    """`requests` prompts of `tokens` new tokens each after `prefix` tokens already cached; each samples one token."""
+    count, new, old = array(requests), array(tokens), array(prefix)
+    zero = array(0.0)
+    pairs = {clip: count * _pairs(new, old, clip) for clip in clips}
+    nothing = {clip: zero for clip in clips}
+    return Step(zero, array(1.0), nothing, count, count * new, pairs, count * old, new, count * (new > 0), False, True)
+
+
+def _pairs(new: Array, old: Array, clip: float) -> Array:
+    """Sum of min(position, clip) over positions old + 1 .. old + new."""
+    if clip == FULL:
+        return new * old + new * (new + 1.0) / 2.0
+    below = np.clip(clip - old, 0.0, new)
+    return below * old + below * (below + 1.0) / 2.0 + (new - below) * clip

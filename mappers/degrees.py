@@ -1,0 +1,60 @@
+"""The built-in strategy: every combination of degrees of parallelism that fills the pool.
+
+A degree is a number, a list of numbers, or a word: `any` (every divisor of the pool), `domain` (the largest divisor
+that stays inside the fast links), `within_domain` (every divisor up to it), `replica` (all ranks of a replica),
+`rest` (what the other degrees leave).
+"""
+
+from collections.abc import Mapping
+from itertools import product
+
+from archsim.mapping.mapper import Degree
+from archsim.mapping.system import Pool
+from archsim.workload.model import Model, Moe
+
+
+def propose(model: Model, pool: Pool, degrees: Mapping[str, Degree]) -> list[dict[str, int]]:
+    """Splits whose tensor, attention-data and data degrees multiply to the pool's chips."""
+    chips = int(pool.count.max())
+    names = ("tensor", "attention_data", "data")
+    wanted = {"tensor": 1, "attention_data": 1, "data": 1, "expert": 1, **degrees}
+    choices = [_choices(wanted[name], chips, pool) for name in names]
+    routed = any(isinstance(block.ffn, Moe) for block in model.blocks.values())
+    found = []
+    for picked in product(*choices):
+        split = _fill(dict(zip(names, picked, strict=True)), chips)
+        if split:
+            ranks = split["tensor"] * split["attention_data"]
+            options = _choices(wanted["expert"], ranks, pool) if routed else [1]
+            found += [{**split, "expert": ranks if option == 0 else option} for option in options]
+    return found
+
+
+def _divisors(number: int) -> list[int]:
+    return [value for value in range(1, number + 1) if number % value == 0]
+
+
+def _choices(wanted: Degree, chips: int, pool: Pool) -> list[int]:
+    """Numbers to try; 0 stands for what the others leave."""
+    if isinstance(wanted, int):
+        return [wanted]
+    if not isinstance(wanted, str):
+        return list(wanted)
+    link = pool.chip.links.get("scale_up")
+    inside = [value for value in _divisors(chips) if value <= (link.domain if link else 1)]
+    words = {"any": _divisors(chips), "domain": inside[-1:], "within_domain": inside, "replica": [0], "rest": [0]}
+    if wanted not in words:
+        raise ValueError(f"unknown degree {wanted!r}; known: {', '.join(words)}")
+    return words[wanted]
+
+
+def _fill(split: dict[str, int], chips: int) -> dict[str, int] | None:
+    """Replaces a 0 by what is left; None where the degrees do not multiply to the chips."""
+    fixed = 1
+    for value in split.values():
+        fixed *= value or 1
+    open_degrees = [name for name, value in split.items() if value == 0]
+    if open_degrees and chips % fixed == 0:
+        split[open_degrees[0]] = chips // fixed
+        fixed = chips
+    return {name: value or 1 for name, value in split.items()} if fixed == chips else None
