@@ -206,8 +206,8 @@ def _unknown(kind: str, name: str, bare: str, path_like: bool) -> str:
 def resolve(document: Document, find: Finder) -> Document:
     """Apply the top-level `extends: name-or-path` and `set: {dotted.path: value}` of a document.
 
-    Mappings merge deeply, the child's values over the parent's; lists and scalars replace. `set` then
-    replaces values at paths that exist ("pools.0.count" reaches into lists). Marks point into the file that
+    Mappings merge deeply, the child's values over the parent's; lists and scalars replace, but top-level
+    `sources` add up. `set` then replaces values at paths that exist ("pools.0.count" reaches into lists). Marks point into the file that
     said the value. `find` maps (name, path of the referring file) to a file. Raises CatalogError for a parent
     that is not found, a circle, more than 10 generations, and for `set` paths that do not exist.
     """
@@ -255,10 +255,22 @@ def _merged(below: Document, above: Document, marks: dict[Where, Mark], where: W
         marks[path] = source.mark(*path)
         if isinstance(low.get(key), dict) and isinstance(high.get(key), dict):
             data[key] = _merged(below, above, marks, path)
+        elif path == ("sources",) and isinstance(low.get(key), list) and isinstance(high.get(key), list):
+            data[key] = _joined(below, above, marks)
         else:
             data[key] = high[key] if key in high else low[key]
             marks.update((inner, source.mark(*inner)) for inner in _paths(data[key], path))
     return data
+
+
+def _joined(below: Document, above: Document, marks: dict[Where, Mark]) -> list[Any]:
+    """The sources of a child and then its parent's: what is inherited keeps the source it had."""
+    low, high = below.data["sources"], above.data["sources"]
+    for index in range(len(high) + len(low)):
+        document, old = (above, index) if index < len(high) else (below, index - len(high))
+        for inner in _paths(document.data["sources"][old], ()):
+            marks["sources", index, *inner] = document.mark("sources", old, *inner)
+    return [*high, *low]
 
 
 def _value(data: Any, where: Where) -> Any:

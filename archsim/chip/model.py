@@ -114,13 +114,17 @@ class Chip:
     def compute_format(self, *operands: Format) -> str | None:
         """The fastest matrix format at least as wide as the widest operand; None if the chip has none."""
         widest = max(operand.bits for operand in operands)
-        wide_enough = {name: rate for name, rate in self.matrix.items() if FORMAT_BITS[name] >= widest}
-        if not wide_enough:
-            return None
-        return max(wide_enough, key=lambda name: (float(wide_enough[name].max()), -FORMAT_BITS[name]))
+        whole = all(operand.base in INTEGERS for operand in operands)
+        fitting = {
+            name: float(rate.max())
+            for name, rate in self.matrix.items()
+            if FORMAT_BITS[name] >= widest and (whole or name not in INTEGERS)
+        }
+        return max(fitting, key=lambda name: (fitting[name], -FORMAT_BITS[name])) if fitting else None
 
 
 FORMAT_BITS = {"fp4": 4, "int4": 4, "fp8": 8, "int8": 8, "bf16": 16, "tf32": 19, "fp32": 32}
+INTEGERS = {"int8", "int4"}  # units for whole numbers take nothing else
 
 Part = TypeVar("Part")
 

@@ -6,12 +6,13 @@ lane advances by the same amount a layer, so the rest is arithmetic.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from archsim.arrays import Array
-from archsim.engine.cost import NOTHING, ZERO, Cost, total
+from archsim.engine.cost import ZERO, Cost, total
 
 FILL = 3  # layers of a run that are played one by one before it is extrapolated
 GAPS = {
@@ -36,11 +37,25 @@ class Timed:
 
 
 @dataclass(frozen=True, eq=False)
-class Lane:
-    """What a lane did over the span: the cost of all its kernels, and its gaps by cause (s)."""
+class Work:
+    """A cost that a lane bears a number of times; wide ones know more axes than most."""
 
     cost: Cost
+    times: float
+    wide: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """What a lane did over the span, and its gaps by cause (s)."""
+
+    work: Sequence[Work]
     gaps: Mapping[str, Array]
+
+    @cached_property
+    def cost(self) -> Cost:
+        """All its kernels together; wide ones are added last, so that a grid is touched once."""
+        return total(item.cost.scaled(item.times) for item in sorted(self.work, key=lambda item: item.wide))
 
     @property
     def parts(self) -> Mapping[str, Array]:
@@ -87,7 +102,7 @@ class _Kept:
 
     end: Array
     free: Mapping[str, Array]
-    done: Mapping[tuple[str, bool], Cost]
+    done: Mapping[tuple[str, int], Work]
     gaps: Mapping[str, Mapping[str, Array]]
 
 
@@ -98,14 +113,15 @@ class _Clock:
     host: Array
     end: Array = field(init=False)
     free: dict[str, Array] = field(default_factory=dict)
-    done: dict[tuple[str, bool], Cost] = field(default_factory=dict)
+    done: dict[tuple[str, int], Work] = field(default_factory=dict)
     gaps: dict[str, dict[str, Array]] = field(default_factory=dict)
     period: dict[str, Array] = field(default_factory=dict)
+    launches: dict[int, Cost] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.end = self.host
         self.free["host"] = self.host
-        self._do("host", False, Cost(self.host, {"fixed": self.host}))
+        self._do("host", Cost(self.host, {"fixed": self.host}))
 
     def chain(self, block: str, tasks: Sequence[Timed], count: int) -> None:
         """A block whose tasks wait for one another in a row: its period is their sum, and gaps are the other lanes'."""
@@ -120,10 +136,8 @@ class _Clock:
             for other, seconds in sums.items():
                 if other != lane:
                     self._gap(lane, other, seconds)
-        for wide in (False, True):
-            for lane in sums:
-                chosen = [task.cost for task in tasks if task.lane == lane and task.wide == wide]
-                self._do(lane, wide, total(chosen).scaled(count))
+        for task in tasks:
+            self._do(task.lane, task.cost, count, task.wide)
         self.period[block] = length / count
         self.end = self.end + length
         for lane in self.free:
@@ -144,7 +158,7 @@ class _Clock:
         ready, waits_for = self.end, "dependency"
         if launch is not None:
             self.free["host"] = self.free["host"] + launch
-            self._do("host", False, Cost(launch, {"fixed": launch}))
+            self._do("host", self._launch(launch))
             waits_for = "host"
             ready = np.maximum(self.end, self.free["host"])
         ends: list[Array] = []
@@ -155,10 +169,14 @@ class _Clock:
             self._open(task.lane)
             start = np.maximum(start, self.free[task.lane])
             self._gap(task.lane, cause if cause != task.lane else "dependency", start - self.free[task.lane])
-            self._do(task.lane, task.wide, task.cost)
+            self._do(task.lane, task.cost, 1.0, task.wide)
             self.free[task.lane] = start + task.cost.seconds
             ends.append(self.free[task.lane])
         self.end = ends[-1] if ends else ready
+
+    def _launch(self, seconds: Array) -> Cost:
+        """The cost of launching a block, one and the same for all its layers."""
+        return self.launches.setdefault(id(seconds), Cost(seconds, {"fixed": seconds}))
 
     def _state(self) -> "_Kept":
         """A copy to compare with later; costs and arrays never change."""
@@ -172,12 +190,14 @@ class _Clock:
             self.free[lane] = now + (now - before.free.get(lane, ZERO)) * times
             for cause, gap in list(self.gaps.get(lane, {}).items()):
                 self.gaps[lane][cause] = gap + (gap - before.gaps.get(lane, {}).get(cause, ZERO)) * times
-        for key, cost in self.done.items():
-            self.done[key] = cost + (cost + before.done.get(key, NOTHING).scaled(-1.0)).scaled(times)
+        for key, work in self.done.items():
+            last = work.times - (before.done[key].times if key in before.done else 0.0)
+            self.done[key] = replace(work, times=work.times + last * times)
 
-    def _do(self, lane: str, wide: bool, cost: Cost) -> None:
-        """Adds work to a lane, wide kernels apart."""
-        self.done[lane, wide] = self.done[lane, wide] + cost if (lane, wide) in self.done else cost
+    def _do(self, lane: str, cost: Cost, times: float = 1.0, wide: bool = False) -> None:
+        """Adds work to a lane; a cost that comes again is counted, not added."""
+        known = self.done.get((lane, id(cost)))
+        self.done[lane, id(cost)] = Work(cost, times + (known.times if known else 0.0), wide)
 
     def _open(self, lane: str) -> None:
         """A lane that starts now has been idle since the beginning."""
@@ -201,6 +221,6 @@ class _Clock:
         for lane, free in self.free.items():
             if free is not span:
                 self._gap(lane, "no_work", span - free)
-            cost = total(self.done[lane, wide] for wide in (False, True) if (lane, wide) in self.done)
-            lanes[lane] = Lane(cost, self.gaps.get(lane, {}))
+            work = [item for (name, _), item in self.done.items() if name == lane]
+            lanes[lane] = Lane(work, self.gaps.get(lane, {}))
         return Schedule(span, self.period, lanes)

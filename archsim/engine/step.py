@@ -46,10 +46,12 @@ def run_step(plan: Plan, chip: Chip, stack: str) -> PricedStep:
     """
     if chip.kind not in KINDS:
         raise ValueError(f"no engine for chips of kind {chip.kind!r}")
-    costs = {
-        block: tuple((task.kernel, KINDS[chip.kind](task.kernel, chip, stack)) for task in tasks)
-        for block, tasks in plan.blocks.items()
-    }
+    priced: dict[int, Cost] = {}
+    for tasks in plan.blocks.values():
+        for task in tasks:
+            if id(task.kernel) not in priced:
+                priced[id(task.kernel)] = KINDS[chip.kind](task.kernel, chip, stack)
+    costs = {block: tuple((task.kernel, priced[id(task.kernel)]) for task in tasks) for block, tasks in plan.blocks.items()}
     timed = {
         block: [
             Timed(task.kernel.name, task.lane, cost, task.after, task.kernel.kind in WIDE)

@@ -15,8 +15,6 @@ from archsim.mapping.split import Split, legality
 from archsim.serving.steady import HELD
 from archsim.units import format_named, show
 
-MOST_CHIPS = 1024  # beyond which more chips are no longer proposed
-
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -107,7 +105,8 @@ def _more_chips(scenario: Scenario, batch: float, context: float) -> Iterator[st
     """The fewest chips, at a legal tensor degree, that hold it."""
     link = scenario.chip.links.get("scale_up")
     chips = int(scenario.chips.max())
-    for count in range(chips, MOST_CHIPS + 1):
+    counts = {chips * factor for factor in range(1, 17)} | {2**power for power in range(11)}
+    for count in sorted(count for count in counts if count >= chips):
         degrees = np.array([float(d) for d in range(1, min(count, link.domain if link else 1) + 1) if count % d == 0])
         tried = _tensor(scenario, degrees, count)
         legal = legality(scenario.model, tried, array(count)) == 0

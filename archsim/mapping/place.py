@@ -5,12 +5,12 @@ results are needed, and cost nothing where the split makes them a group of one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from archsim.arrays import Array, array, ceil_to
-from archsim.chip.model import Chip
+from archsim.chip.model import FORMAT_BITS, Chip
 from archsim.mapping.plan import Kernel, Plan, Task
 from archsim.mapping.runtime import Runtime
 from archsim.mapping.split import Split
@@ -63,6 +63,7 @@ class _Placer:
     chip: Chip
     runtime: Runtime
     skew: Array
+    placed: dict[int, list[Kernel]] = field(default_factory=dict)
 
     def block(self, name: str) -> tuple[Task, ...]:
         """The tasks of a block in lane order: kernels as their operators come, collectives where they are due."""
@@ -70,11 +71,18 @@ class _Placer:
         last = ""
         for operator in self.graph.operators(name):
             last = operator.name
-            for kernel in (*self._quantizer(operator), *self._before(operator), *self._kernel(operator), *self._after(operator)):
+            for kernel in self._all(operator):
                 self._append(tasks, kernel)
         for kernel in self._end(name, last):
             self._append(tasks, kernel)
         return tuple(tasks)
+
+    def _all(self, operator: Operator) -> list[Kernel]:
+        """The kernels of an operator, the same objects wherever it stands, so that they are priced once."""
+        if id(operator) not in self.placed:
+            kernels = (self._quantizer(operator), self._before(operator), self._kernel(operator), self._after(operator))
+            self.placed[id(operator)] = [kernel for group in kernels for kernel in group]
+        return self.placed[id(operator)]
 
     def _append(self, tasks: list[Task], kernel: Kernel) -> None:
         lane = "link" if kernel.kind in ("all_reduce", "all_to_all") else "compute"
@@ -97,15 +105,23 @@ class _Placer:
         as engines keep them.
         """
         precision = self.graph.precision
-        if operator.tensor:
-            return precision.of(operator.tensor), BF16 if operator.kind == "elementwise" else precision.input_to(operator.tensor)
-        return (BF16 if operator.kind == "gemm" else precision.kv), BF16
+        if not operator.tensor:
+            return (BF16 if operator.kind == "gemm" else precision.kv), BF16
+        if operator.kind == "elementwise":
+            return precision.of(operator.tensor), BF16
+        return precision.of(operator.tensor), self._input(operator.tensor)
+
+    def _input(self, tensor: str) -> Format:
+        """The format of a product's input: as narrow as the precision says if the chip multiplies that format, else bf16."""
+        wanted = self.graph.precision.input_to(tensor)
+        compute = self.chip.compute_format(self.graph.precision.of(tensor), wanted)
+        return wanted if compute is not None and FORMAT_BITS[compute] <= wanted.bits else BF16
 
     def _quantizer(self, operator: Operator) -> list[Kernel]:
         """The kernel that quantises the input of a product, where the runtime has one apart."""
         if operator.kind != "gemm" or not operator.tensor:
             return []
-        fmt = self.graph.precision.input_to(operator.tensor)
+        fmt = self._input(operator.tensor)
         if operator.name not in self.runtime.quantizers.get(fmt.name, ()):
             return []
         dims = self._dims(operator)
@@ -127,8 +143,7 @@ class _Placer:
         """Dispatch of tokens to the ranks of their experts."""
         if operator.kind != "experts":
             return []
-        fmt = self.graph.precision.input_to("experts")
-        return [self._all_to_all("dispatch", operator, fmt)]
+        return [self._all_to_all("dispatch", operator, self._input("experts"))]
 
     def _after(self, operator: Operator) -> list[Kernel]:
         if operator.kind == "experts":

@@ -11,6 +11,8 @@ from archsim.workload.model import Attention, Block, LatentAttention, Mlp, Model
 from archsim.workload.operators import Operator, OpGraph
 from archsim.workload.step import Step
 
+Linked = list[tuple[Operator, tuple[str, ...]]]
+
 WIDE = 2.0  # bytes of an activation between kernels
 
 
@@ -20,13 +22,14 @@ def lower(model: Model, step: Step, precision: Precision) -> OpGraph:
     Raises KeyError when the step lacks sums for one of the model's clips (see `Model.clips`).
     """
     blocks = {"embedding": _graph(_embedding(model, step))}
+    layers = _Layers(model, step, precision)
     for name, block in model.blocks.items():
-        blocks[name] = _graph(_layer(model, block, step, precision))
+        blocks[name] = _graph(layers.layer(block))
     blocks["head"] = _graph(_head(model, step))
     return OpGraph(model, step, precision, blocks, (("embedding", 1), *model.sequence, ("head", 1)))
 
 
-def _graph(operators: list[tuple[Operator, tuple[str, ...]]]) -> "nx.DiGraph[str]":
+def _graph(operators: Linked) -> "nx.DiGraph[str]":
     graph: nx.DiGraph[str] = nx.DiGraph()
     for operator, after in operators:
         graph.add_node(operator.name, operator=operator)
@@ -34,8 +37,8 @@ def _graph(operators: list[tuple[Operator, tuple[str, ...]]]) -> "nx.DiGraph[str
     return graph
 
 
-def _chain(operators: list[Operator], after: tuple[str, ...] = ()) -> list[tuple[Operator, tuple[str, ...]]]:
-    linked: list[tuple[Operator, tuple[str, ...]]] = []
+def _chain(operators: list[Operator], after: tuple[str, ...] = ()) -> Linked:
+    linked: Linked = []
     for operator in operators:
         linked.append((operator, after))
         after = (operator.name,)
@@ -70,14 +73,14 @@ def _gemm(name: str, role: str, m: Array, n: float, k: float, tensor: str, rule:
     return Operator(name, "gemm", role, {"m": m, "n": array(n), "k": array(k)}, divided, tensor, count, rule == "rows")
 
 
-def _embedding(model: Model, step: Step) -> list[tuple[Operator, tuple[str, ...]]]:
+def _embedding(model: Model, step: Step) -> Linked:
     lookup = _elementwise("embedding", "embedding", step.tokens, 2 * WIDE * model.hidden)
     dims = dict(lookup.dims) | {"vocab": array(model.vocab)}
     parameters = {"embedding": float(model.vocab * model.hidden)}
     return [(Operator("embedding", "elementwise", "embedding", dims, {"vocab": "vocabulary"}, "embedding", parameters), ())]
 
 
-def _head(model: Model, step: Step) -> list[tuple[Operator, tuple[str, ...]]]:
+def _head(model: Model, step: Step) -> Linked:
     norm = _norm("final_norm", step.sampled, model.hidden)
     dims = {"m": step.sampled, "n": array(model.vocab), "k": array(model.hidden)}
     parameters = {} if model.tied else {"head": float(model.vocab * model.hidden)}
@@ -86,20 +89,35 @@ def _head(model: Model, step: Step) -> list[tuple[Operator, tuple[str, ...]]]:
     return _chain([norm, head, sampling])
 
 
-def _layer(model: Model, block: Block, step: Step, precision: Precision) -> list[tuple[Operator, tuple[str, ...]]]:
-    first = _norm("attention_norm", step.tokens, model.hidden)
-    if isinstance(block.attention, LatentAttention):
-        attention = _latent(model, block.attention, step, precision)
-    else:
-        attention = _grouped(model, block.attention, step, precision)
-    second = _norm("ffn_norm", step.tokens, model.hidden)
-    ffn = _moe(model, block.ffn, step) if isinstance(block.ffn, Moe) else _mlp(model, block.ffn, step)
-    start: list[tuple[Operator, tuple[str, ...]]] = [(first, ())]
-    middle = attention[-1][0].name
-    return [*start, *attention, (second, (middle,)), *ffn]
+class _Layers:
+    """Layers of a step; attention and feed-forward parts that blocks have in common are lowered once."""
+
+    def __init__(self, model: Model, step: Step, precision: Precision) -> None:
+        self.model, self.step, self.precision = model, step, precision
+        self.norms = [_norm(name, step.tokens, model.hidden) for name in ("attention_norm", "ffn_norm")]
+        self.parts: dict[Attention | LatentAttention | Mlp | Moe, Linked] = {}
+
+    def layer(self, block: Block) -> Linked:
+        """Norm, attention, norm, feed-forward."""
+        attention, ffn = self._part(block.attention), self._part(block.ffn)
+        last = attention[-1][0].name
+        start: Linked = [(self.norms[0], ())]
+        return [*start, *attention, (self.norms[1], (last,)), *ffn]
+
+    def _part(self, part: Attention | LatentAttention | Mlp | Moe) -> Linked:
+        if part not in self.parts:
+            self.parts[part] = self._lowered(part)
+        return self.parts[part]
+
+    def _lowered(self, part: Attention | LatentAttention | Mlp | Moe) -> Linked:
+        if isinstance(part, LatentAttention):
+            return _latent(self.model, part, self.step, self.precision)
+        if isinstance(part, Attention):
+            return _grouped(self.model, part, self.step, self.precision)
+        return _moe(self.model, part, self.step) if isinstance(part, Moe) else _mlp(self.model, part, self.step)
 
 
-def _grouped(model: Model, a: Attention, step: Step, precision: Precision) -> list[tuple[Operator, tuple[str, ...]]]:
+def _grouped(model: Model, a: Attention, step: Step, precision: Precision) -> Linked:
     queries, keys = a.heads * a.width, 2 * a.kv_heads * a.width
     bias = {"weights": float(queries + keys)} if a.bias else {}
     dims = {"m": step.tokens, "n": array(queries), "n_kv": array(keys), "k": array(model.hidden), "kv_heads": array(a.kv_heads)}
@@ -137,7 +155,7 @@ def _prompt(step: Step, window: float) -> dict[str, Array]:
     }
 
 
-def _join(before: list[Operator], cores: list[Operator], after: Operator) -> list[tuple[Operator, tuple[str, ...]]]:
+def _join(before: list[Operator], cores: list[Operator], after: Operator) -> Linked:
     """`before` in a row, then every core beside the others, then `after`."""
     last = (before[-1].name,)
     linked = _chain(before, ("attention_norm",))
@@ -145,7 +163,7 @@ def _join(before: list[Operator], cores: list[Operator], after: Operator) -> lis
     return [*linked, (after, tuple(core.name for core in cores))]
 
 
-def _latent(model: Model, a: LatentAttention, step: Step, precision: Precision) -> list[tuple[Operator, tuple[str, ...]]]:
+def _latent(model: Model, a: LatentAttention, step: Step, precision: Precision) -> Linked:
     n = step.tokens
     head = a.nope + a.rope
     down = a.query_rank + a.latent + a.rope
@@ -193,7 +211,7 @@ def _per_head(name: str, m: Array, n: int, k: int, heads: int) -> Operator:
     return Operator(name, "gemm", "attention", dims, {"batch": "tensor"})
 
 
-def _count_kv_b(linked: list[tuple[Operator, tuple[str, ...]]], a: LatentAttention) -> list[tuple[Operator, tuple[str, ...]]]:
+def _count_kv_b(linked: Linked, a: LatentAttention) -> Linked:
     """Counts the matrix that absorbed and expanded attention share once, on the first operator that reads it."""
     count = {"attention": float(a.heads * (a.nope + a.value) * a.latent)}
     seen = False
@@ -208,7 +226,7 @@ def _count_kv_b(linked: list[tuple[Operator, tuple[str, ...]]], a: LatentAttenti
     return result
 
 
-def _mlp(model: Model, f: Mlp, step: Step, role: str = "ffn", prefix: str = "", width: int = 0) -> list[tuple[Operator, tuple[str, ...]]]:
+def _mlp(model: Model, f: Mlp, step: Step, role: str = "ffn", prefix: str = "", width: int = 0) -> Linked:
     width = width or f.width
     up = (2 if f.gated else 1) * width
     return _chain(
@@ -221,7 +239,7 @@ def _mlp(model: Model, f: Mlp, step: Step, role: str = "ffn", prefix: str = "", 
     )
 
 
-def _moe(model: Model, f: Moe, step: Step) -> list[tuple[Operator, tuple[str, ...]]]:
+def _moe(model: Model, f: Moe, step: Step) -> Linked:
     n, h = step.tokens, model.hidden
     matrices = 3 if f.gated else 2
     dims = {"tokens": n, "experts": array(f.experts), "top_k": array(f.top_k), "hidden": array(h), "width": array(f.width), "matrices": array(matrices)}

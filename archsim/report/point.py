@@ -1,0 +1,131 @@
+"""One point of a result, priced alone: what tables, figures and explanations look at."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from archsim.arrays import Array, array
+from archsim.explore.diagnosis import Diagnosis, diagnose
+from archsim.explore.evaluate import legal
+from archsim.explore.result import METRICS, Result, objective, scalar_scenario
+from archsim.explore.run import run
+from archsim.explore.scenario import Scenario
+from archsim.mapping.split import REASONS, Split
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """A proposed plan at one point: its degrees, whether it is usable or why not, and its metrics."""
+
+    tensor: float
+    attention_data: float
+    expert: float
+    data: float
+    reason: str
+    chosen: bool
+    metrics: dict[str, float]
+
+    @property
+    def degrees(self) -> tuple[float, float, float, float]:
+        """What `words.split_label` takes."""
+        return self.tensor, self.attention_data, self.expert, self.data
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A point (flat index) of a result, and the same point priced alone, with arrays of one element."""
+
+    result: Result
+    index: int
+    alone: Result
+
+    @property
+    def mode(self) -> str:
+        """`step` or `steady`."""
+        return self.result.mode
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario of the point alone, with its split given."""
+        return self.alone.scenario
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the chosen plan is legal and fits."""
+        return bool(self.result.feasible.ravel()[self.index])
+
+    def metric(self, name: str) -> float:
+        """A metric of METRICS at the point, also where it is infeasible."""
+        return single(METRICS[name][2](self.alone.answer))
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis | None:
+        """Why the point is infeasible; None where it is not."""
+        return diagnose(self.result, self.index)
+
+    @cached_property
+    def proposals(self) -> list[Proposal]:
+        """Every proposal at this point: the chosen one first, then by the objective, unusable ones last."""
+        if any(name.startswith("split.") for name in self.result.axes):
+            splits = self.alone.scenario.split
+        else:
+            splits = _flat(self.result.scenario.split, self.result.proposals)
+        priced = run(replace(self.alone.scenario, split=splits), self.mode, self._fields())
+        name, sign = objective(self.result.scenario, self.mode)
+        found = _proposals(priced, self.alone.scenario.split)
+        return sorted(found, key=lambda p: (not p.chosen, bool(p.reason), sign * p.metrics[name]))
+
+    def _fields(self) -> dict[str, object]:
+        return {"batch": self.alone.answer.batch.ravel()}
+
+
+def single(value: Array) -> float:
+    """The number in an array of one element. Raises ValueError for any other array."""
+    if value.size != 1:
+        raise ValueError(f"expected one number, got an array of shape {value.shape}")
+    return float(value.ravel()[0])
+
+
+def point_at(result: Result, index: int) -> Point:
+    """One point of a result, priced alone."""
+    scenario = scalar_scenario(result, index)
+    if scenario.batch is None:
+        raise ValueError("the point has no batch")
+    return Point(result, index, run(scenario, result.mode, {"batch": scenario.batch.ravel()}))
+
+
+def main_point(result: Result) -> Point:
+    """The point a report is about: the best one, or where none is feasible the one that misses by least."""
+    best = result.best()
+    if best is None:
+        memory = result.answer.memory
+        best = int(np.argmin(result.pick(memory.needed / memory.capacity)))
+    return point_at(result, best)
+
+
+def _flat(split: Split, count: int) -> Split:
+    """Every proposal along one axis."""
+    degrees = (split.tensor, split.attention_data, split.expert, split.data)
+    return Split(*(array(np.broadcast_to(degree.ravel(), (count,))) for degree in degrees))
+
+
+def _proposals(priced: Result, chosen: Split) -> list[Proposal]:
+    answer, shape = priced.answer, priced.raw_shape
+    values = {name: _along(METRICS[name][2](answer), shape) for name in METRICS}
+    broken, fits = _along(legal(priced.scenario), shape), _along(answer.fits, shape)
+    split = priced.scenario.split
+    degrees = [_along(item, shape) for item in (split.tensor, split.attention_data, split.expert, split.data)]
+    wanted = [single(item) for item in (chosen.tensor, chosen.attention_data, chosen.expert, chosen.data)]
+    found = []
+    for index in range(shape[0]):
+        own = [float(degree[index]) for degree in degrees]
+        reason = REASONS[int(broken[index])] or ("" if fits[index] > 0 else REASONS[1])
+        metrics = {name: float(column[index]) for name, column in values.items()}
+        found.append(Proposal(own[0], own[1], own[2], own[3], reason, own == wanted, metrics))
+    return found
+
+
+def _along(values: Array, shape: tuple[int, ...]) -> Array:
+    """Values over proposals as one row, from an array over proposals and the single point."""
+    return np.broadcast_to(values, shape).reshape(shape[0], -1)[:, 0]

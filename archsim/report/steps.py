@@ -1,0 +1,186 @@
+"""A priced step in plain numbers: kernels, lanes, and how much of the chip's peaks is used."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from archsim.arrays import Array
+from archsim.chip.model import Chip
+from archsim.engine.cost import ALL_PARTS, Cost
+from archsim.engine.lanes import GAPS
+from archsim.engine.step import PricedStep
+from archsim.explore.evaluate import SteadyAnswer
+from archsim.mapping.plan import Kernel
+from archsim.report.point import Point, single
+
+Pick = Callable[[Array], float]
+
+LIMITS: dict[str, tuple[str, ...]] = {
+    "compute": ("quantization", "occupancy", "imbalance", "clock"),
+    "memory": ("bandwidth",),
+    "on-chip feed": ("on_chip",),
+    "fixed time": ("fixed",),
+    "link bandwidth": ("link", "link_bandwidth"),
+    "link latency": ("link_latency",),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTime:
+    """A kernel of one rank: seconds, parts, FLOPs and bytes of one layer, and how many layers run it."""
+
+    blocks: tuple[str, ...]
+    layers: int
+    kernel: Kernel
+    seconds: float
+    parts: dict[str, float]
+    flops: float
+    bytes: float
+    link_bytes: float
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.kernel.name
+
+    @property
+    def total(self) -> float:
+        """Seconds of all layers."""
+        return self.seconds * self.layers
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs a byte; 0 where there are none."""
+        return self.flops / self.bytes if self.flops and self.bytes else 0.0
+
+    @property
+    def efficiency(self) -> float:
+        """The time at the peak rates (the roofline, or the wire) over the time it takes."""
+        ideal = sum(self.parts.get(name, 0.0) for name in ("compute", "memory", "link"))
+        return ideal / self.seconds if self.seconds else 0.0
+
+    @property
+    def limit(self) -> str:
+        """What most of its time goes to: compute, memory, on-chip feed, fixed time, link bandwidth or link latency."""
+        times = {limit: sum(self.parts.get(name, 0.0) for name in names) for limit, names in LIMITS.items()}
+        roof = "memory" if self.parts.get("memory", 0.0) > 0 else "compute"
+        times[roof] += self.parts.get("compute", 0.0) + self.parts.get("memory", 0.0)
+        return max(times, key=lambda name: times[name]) if self.seconds else "nothing"
+
+
+@dataclass(frozen=True, eq=False)
+class LaneTime:
+    """A lane's account of the span (s): parts of its kernels, and gaps by cause."""
+
+    name: str
+    parts: dict[str, float]
+    gaps: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class StepTime:
+    """One step of one rank in plain numbers."""
+
+    title: str
+    span: float
+    host: float
+    kernels: tuple[KernelTime, ...]
+    periods: dict[str, tuple[float, int]]
+    lanes: tuple[LaneTime, ...]
+    chip: Chip
+
+    @cached_property
+    def by_name(self) -> list[KernelTime]:
+        """Kernels that cost something, those of one name and cost in several blocks joined, longest first."""
+        groups: dict[tuple[str, float, float, float], list[KernelTime]] = {}
+        for item in self.kernels:
+            if item.seconds > 0:
+                groups.setdefault((item.name, item.seconds, item.flops, item.bytes), []).append(item)
+        return sorted((_joined(group) for group in groups.values()), key=lambda item: -item.total)
+
+    @property
+    def compute_share(self) -> float:
+        """FLOPs over what the matrix units could do in the span, each at the peak of its format (MFU)."""
+        return sum(item.flops * item.layers / self.peak(item) for item in self.kernels) / self.span
+
+    @property
+    def memory_share(self) -> float:
+        """Bytes over what the memory could move in the span (MBU)."""
+        moved = sum(item.bytes * item.layers for item in self.kernels)
+        return moved / single(self.chip.memory.bandwidth) / self.span
+
+    @property
+    def link_share(self) -> float:
+        """The least time of the bytes on the wire over the span."""
+        return sum(item.parts.get("link", 0.0) * item.layers for item in self.kernels) / self.span
+
+    def peak(self, item: KernelTime) -> float:
+        """Peak FLOP/s of the format that a kernel computes in."""
+        return single(self.chip.matrix[item.kernel.compute]) if item.flops else float("inf")
+
+    def causes(self) -> dict[str, float]:
+        """The span as the compute lane sees it, with its waiting for transfers split by what the links did."""
+        lanes = {lane.name: lane for lane in self.lanes}
+        main = lanes.get("compute", self.lanes[-1])
+        found = {**main.parts, **{f"gap:{name}": gap for name, gap in main.gaps.items()}}
+        waiting = found.get("gap:link", 0.0)
+        links = lanes["link"].parts if "link" in lanes else {}
+        busy = sum(links.values())
+        if waiting and busy:
+            del found["gap:link"]
+            for name, part in links.items():
+                found[name] = found.get(name, 0.0) + part / busy * waiting
+        return found
+
+
+def _joined(group: list[KernelTime]) -> KernelTime:
+    first = group[0]
+    blocks = tuple(block for item in group for block in item.blocks)
+    layers = sum(item.layers for item in group)
+    costs = first.seconds, first.parts, first.flops, first.bytes, first.link_bytes
+    return KernelTime(blocks, layers, first.kernel, *costs)
+
+
+def steps_of(point: Point) -> list[StepTime]:
+    """The steps a point is made of: decode, then the prefill chunk (step) or the mixed step (steady)."""
+    answer, chip = point.alone.answer, point.scenario.chip
+    if isinstance(answer, SteadyAnswer):
+        loop = answer.loop
+        joined = single(loop.joined)
+        title = f"Mixed step: decode with prompts of {joined:.1f} requests" if joined != 1 else "Mixed step: decode with one prompt"
+        mixed = step_time(title, loop.mixed, chip, lambda value: single(loop.at_joined(np.atleast_1d(value))))
+        return [step_time("Decode step", answer.decode, chip), mixed]
+    chunks = single(answer.chunks)
+    title = "Prefill" if chunks == 1 else f"Prefill: one of {chunks:.0f} chunks"
+    return [step_time("Decode step", answer.decode, chip), step_time(title, answer.prefill, chip)]
+
+
+def step_time(title: str, priced: PricedStep, chip: Chip, pick: Pick = single) -> StepTime:
+    """A priced step in plain numbers; `pick` takes one number out of an array."""
+    kernels = tuple(_kernel(block, kernel, cost, layers, pick) for block, kernel, cost, layers in _in_order(priced))
+    periods = {block: (pick(priced.schedule.period[block]), count) for block, count in priced.plan.merged()}
+    lanes = tuple(
+        LaneTime(name, _picked(ALL_PARTS, lane.parts, pick), _picked(GAPS, lane.gaps, pick))
+        for name, lane in priced.schedule.lanes.items()
+    )
+    return StepTime(title, pick(priced.span), pick(np.atleast_1d(priced.plan.host)), kernels, periods, lanes, chip)
+
+
+def _kernel(block: str, kernel: Kernel, cost: Cost, layers: int, pick: Pick) -> KernelTime:
+    dims = {name: np.atleast_1d(pick(np.atleast_1d(value))) for name, value in kernel.dims.items()}
+    parts = _picked(ALL_PARTS, cost.parts, pick)
+    done = pick(cost.flops), pick(cost.bytes), pick(cost.link_bytes)
+    return KernelTime((block,), layers, replace(kernel, dims=dims), pick(cost.seconds), parts, *done)
+
+
+def _in_order(priced: PricedStep) -> list[tuple[str, Kernel, Cost, int]]:
+    counts = priced.plan.merged()
+    return [(block, kernel, cost, count) for block, count in counts for kernel, cost in priced.costs[block]]
+
+
+def _picked(known: Iterable[str], values: Mapping[str, Array], pick: Pick) -> dict[str, float]:
+    """Values that are not 0, in the order of what is known."""
+    found = {name: pick(values[name]) for name in known if name in values}
+    return {name: value for name, value in found.items() if value}
