@@ -50,7 +50,7 @@ def load(dims: Inputs) -> dict[str, Array]:
     """What the busiest rank has to do: rows, their mean over ranks, touched experts, and tokens present."""
     rows = dims["tokens"] * dims["top_k"]
     ranks = dims["expert_ranks"]
-    factor = imbalance(rows, ranks)
+    factor = np.minimum(imbalance(rows, ranks) * dims["hottest"], ranks)
     touched = distinct_experts(dims["tokens"], dims["all_experts"], dims["top_k"], dims["skew"]) / ranks
     busiest = np.minimum(touched * np.minimum(factor, 1.3), dims["experts"])
     reached = dims["tokens"] * (1.0 - (1.0 - 1.0 / ranks) ** dims["top_k"])

@@ -5,6 +5,7 @@ A lane's idle time belongs to what its next task waited for. Layers of one kind 
 lane advances by the same amount a layer, so the rest is arithmetic.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -34,6 +35,7 @@ class Timed:
     cost: Cost
     after: tuple[int, ...]
     wide: bool = False  # knows more axes than most: added last, so that a grid is touched once
+    batch: int = 0  # micro-batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +103,7 @@ class _Kept:
     """The state of a clock at one moment."""
 
     end: Array
+    ends: Mapping[int, Array]
     free: Mapping[str, Array]
     done: Mapping[tuple[str, int], Work]
     gaps: Mapping[str, Mapping[str, Array]]
@@ -117,6 +120,7 @@ class _Clock:
     gaps: dict[str, dict[str, Array]] = field(default_factory=dict)
     period: dict[str, Array] = field(default_factory=dict)
     launches: dict[int, Cost] = field(default_factory=dict)
+    ends: dict[int, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.end = self.host
@@ -140,6 +144,7 @@ class _Clock:
             self._do(task.lane, task.cost, count, task.wide)
         self.period[block] = length / count
         self.end = self.end + length
+        self.ends.clear()
         for lane in self.free:
             if lane != "host":
                 self.free[lane] = self.end
@@ -155,15 +160,15 @@ class _Clock:
             self._repeat(before, count - FILL)
 
     def _layer(self, tasks: Sequence[Timed], launch: Array | None) -> None:
-        ready, waits_for = self.end, "dependency"
         if launch is not None:
             self.free["host"] = self.free["host"] + launch
             self._do("host", self._launch(launch))
-            waits_for = "host"
-            ready = np.maximum(self.end, self.free["host"])
         ends: list[Array] = []
+        last: dict[int, Array] = {}
         for task in tasks:
-            start, cause = ready, waits_for
+            start, cause = self.ends.get(task.batch, self.end), "dependency"
+            if launch is not None:
+                start, cause = np.maximum(start, self.free["host"]), "host"
             for index in task.after:
                 start, cause = np.maximum(start, ends[index]), tasks[index].lane
             self._open(task.lane)
@@ -172,7 +177,9 @@ class _Clock:
             self._do(task.lane, task.cost, 1.0, task.wide)
             self.free[task.lane] = start + task.cost.seconds
             ends.append(self.free[task.lane])
-        self.end = ends[-1] if ends else ready
+            last[task.batch] = ends[-1]
+        self.ends.update(last)
+        self.end = functools.reduce(np.maximum, last.values(), self.end)
 
     def _launch(self, seconds: Array) -> Cost:
         """The cost of launching a block, one and the same for all its layers."""
@@ -181,11 +188,13 @@ class _Clock:
     def _state(self) -> "_Kept":
         """A copy to compare with later; costs and arrays never change."""
         gaps = {lane: dict(causes) for lane, causes in self.gaps.items()}
-        return _Kept(self.end, dict(self.free), dict(self.done), gaps)
+        return _Kept(self.end, dict(self.ends), dict(self.free), dict(self.done), gaps)
 
     def _repeat(self, before: "_Kept", times: int) -> None:
         """Repeats the last layer: every lane moves on by what it moved in that layer."""
         self.end = self.end + (self.end - before.end) * times
+        for batch, now in self.ends.items():
+            self.ends[batch] = now + (now - before.ends.get(batch, before.end)) * times
         for lane, now in self.free.items():
             self.free[lane] = now + (now - before.free.get(lane, ZERO)) * times
             for cause, gap in list(self.gaps.get(lane, {}).items()):

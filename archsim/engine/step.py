@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from archsim.chip.model import Chip
 from archsim.engine.cost import Cost, total
 from archsim.engine.gpu import price
 from archsim.engine.lanes import Schedule, Timed, run
+from archsim.mapping.pipeline import largest
 from archsim.mapping.plan import Kernel, Plan
 
 KINDS = {"gpu": price}
@@ -18,16 +20,33 @@ WIDE = ("generation_attention", "mla_generation")  # the kernels that know both 
 
 @dataclass(frozen=True, eq=False)
 class PricedStep:
-    """A plan with the cost of each kernel and the schedule of its lanes."""
+    """A plan with the cost of each kernel, the schedule of its lanes, and the time of a hop between stages (s)."""
 
     plan: Plan
     costs: Mapping[str, tuple[tuple[Kernel, Cost], ...]]
     schedule: Schedule
+    hop: Array
 
     @property
     def span(self) -> Array:
-        """Seconds from the host's first move to the end of the last kernel."""
+        """Seconds from the host's first move to the end of the last kernel, of one micro-batch."""
         return self.schedule.span
+
+    @cached_property
+    def stage(self) -> Array:
+        """Seconds that the slowest pipeline stage spends on one micro-batch; the span where there is one stage."""
+        slowest = largest(self.plan.sequence, self.schedule.period, self.plan.split.pipeline)
+        return np.where(self.plan.split.pipeline > 1, slowest, self.span)
+
+    @cached_property
+    def latency(self) -> Array:
+        """Seconds of one micro-batch through all stages, hops between them included."""
+        return self.span + (self.plan.split.pipeline - 1.0) * self.hop
+
+    @cached_property
+    def turnaround(self) -> Array:
+        """Seconds between two tokens of a sequence: through all stages, or until every micro-batch was served."""
+        return np.maximum(self.latency, self.plan.split.pipeline * self.stage)
 
     def kernels(self) -> list[tuple[str, Kernel, Cost, int]]:
         """(block, kernel, cost of one, layers) in order of execution."""
@@ -54,7 +73,7 @@ def run_step(plan: Plan, chip: Chip, stack: str) -> PricedStep:
     costs = {block: tuple((task.kernel, priced[id(task.kernel)]) for task in tasks) for block, tasks in plan.blocks.items()}
     timed = {
         block: [
-            Timed(task.kernel.name, task.lane, cost, task.after, task.kernel.kind in WIDE)
+            Timed(task.kernel.name, task.lane, cost, task.after, task.kernel.kind in WIDE, task.batch)
             for task, (_, cost) in zip(plan.blocks[block], costs[block], strict=True)
         ]
         for block in plan.blocks
@@ -62,4 +81,18 @@ def run_step(plan: Plan, chip: Chip, stack: str) -> PricedStep:
     launch = {}
     if plan.launch:
         launch = {block: array(plan.launch * len(tasks)) for block, tasks in plan.blocks.items()}
-    return PricedStep(plan, costs, run(timed, plan.sequence, np.asarray(plan.host), launch))
+    schedule = run(timed, plan.sequence, np.asarray(plan.host), launch)
+    return PricedStep(plan, costs, schedule, _hop(plan, chip))
+
+
+def _hop(plan: Plan, chip: Chip) -> Array:
+    """The residual stream of a micro-batch from one stage to the next, inside a link domain or across nodes."""
+    near, far = chip.links.get("scale_up"), chip.links.get("scale_out")
+    link = near or far
+    if link is None:
+        return array(0.0)
+    out = far or link
+    inside = plan.split.ranks * plan.split.pipeline <= link.domain
+    size = plan.boundary / plan.split.tensor
+    near_time, far_time = (one.latency + size / one.bandwidth for one in (link, out))
+    return np.where(plan.split.pipeline > 1, np.where(inside, near_time, far_time), 0.0)

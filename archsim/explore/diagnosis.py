@@ -75,7 +75,7 @@ def _fixes(scenario: Scenario, batch: float, context: float, room: float) -> Ite
         if longest:
             yield f"a context of {longest:,} tokens fits at this batch"
         held = float(_plan(scenario, 1.0, context).kv_per_sequence.max())
-        most = int(room // held) * int((scenario.split.data * scenario.split.attention_data).max())
+        most = int(room // held) * int(scenario.split.groups.max())
         if most:
             yield f"a batch of {most:,} fits at this context"
     yield from _narrower(scenario, batch, context, sequences)

@@ -21,13 +21,13 @@ from archsim.workload.step import decode, prefill
 def deployment_of(scenario: Scenario) -> Deployment:
     """What a scenario deploys."""
     s = scenario
-    return Deployment(s.model, s.precision, s.split, s.chip, s.runtime, s.skew)
+    return Deployment(s.model, s.precision, s.split, s.chip, s.runtime, s.skew, s.options)
 
 
 def energy(step: PricedStep, deployment: Deployment) -> Array:
     """Joules of one chip over a step: its kernels, and idling in between."""
     total: Cost = step.total()
-    return total.energy + deployment.chip.power.idle * (step.span - total.seconds)
+    return total.energy + deployment.chip.power.idle * (step.turnaround - total.seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +51,14 @@ class StepAnswer:
         return run_step(place(self.deployment, step), self.deployment.chip, self.deployment.runtime.stack)
 
     @property
+    def prefill_seconds(self) -> Array:
+        """The chunks of one context through all pipeline stages, one after another."""
+        return self.prefill.latency + (self.chunks - 1.0) * self.prefill.stage
+
+    @property
     def groups(self) -> Array:
         """Data-parallel ranks."""
-        return self.deployment.split.data * self.deployment.split.attention_data
+        return self.deployment.split.groups
 
     @property
     def chunks(self) -> Array:
@@ -68,13 +73,13 @@ class StepAnswer:
     @property
     def tpot(self) -> Array:
         """Seconds between tokens."""
-        return self.decode.span
+        return self.decode.turnaround
 
     @cached_property
     def ttft(self) -> Array:
         """Seconds to the first token of a lone request."""
         host = self.deployment.runtime.host
-        return self.prefill.span * self.chunks + host.arrival + host.expert_layer * expert_layers(self.deployment)
+        return self.prefill_seconds + host.arrival + host.expert_layer * expert_layers(self.deployment)
 
     @property
     def output_rate(self) -> Array:
@@ -84,12 +89,12 @@ class StepAnswer:
     @property
     def input_rate(self) -> Array:
         """Prompt tokens a second, if the chips did nothing else."""
-        return self.groups * self.context / (self.prefill.span * self.chunks)
+        return self.groups * self.context / (self.prefill.stage * self.chunks)
 
     @cached_property
     def power(self) -> Array:
         """Mean board power (W) of a chip in decode."""
-        return energy(self.decode, self.deployment) / self.decode.span
+        return energy(self.decode, self.deployment) / self.decode.turnaround
 
     @property
     def total(self) -> Cost:
@@ -158,7 +163,7 @@ class SteadyAnswer:
     @cached_property
     def power(self) -> Array:
         """Mean board power (W) of a chip over decode and mixed steps."""
-        plain = energy(self.loop.decode, self.deployment) / self.loop.decode.span
+        plain = energy(self.loop.decode, self.deployment) / self.loop.decode.turnaround
         mixed = self.loop.at_joined(energy(self.loop.mixed, self.deployment)) / self.loop.mixed_seconds
         return plain + (mixed - plain) * self.loop.mixed_time
 
@@ -217,7 +222,7 @@ def most_clients(scenario: Scenario) -> int:
     if scenario.input is None or scenario.output is None:
         raise ValueError("the steady answer needs `traffic`")
     memory = memory_plan(d, array(1.0), scenario.input + 0.6 * scenario.output)
-    groups = d.split.data * d.split.attention_data
+    groups = d.split.groups
     room = np.floor(np.maximum(memory.free_for_kv, 0.0) / memory.kv_per_sequence) * groups
     room = np.where(legal(scenario) == 0, room, 0.0)
     return int(min(float(room.max()), 1e9))

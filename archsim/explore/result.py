@@ -10,6 +10,7 @@ from archsim.arrays import Array, array
 from archsim.economics.money import wall_power
 from archsim.explore.evaluate import Answer
 from archsim.explore.scenario import Scenario
+from archsim.mapping.mapper import DEGREES
 from archsim.mapping.split import REASONS, Split
 from archsim.sources import Source
 
@@ -120,7 +121,7 @@ class Result:
         columns = {name: np.asarray(values).ravel() for name, values in zip(self.axes, grid, strict=True)}
         columns |= {name: self.metric(name).ravel() for name in METRICS}
         degrees = _degrees(self.scenario.split)
-        for name, value in zip(("tensor", "attention_data", "expert", "data"), degrees, strict=True):
+        for name, value in zip(DEGREES, degrees, strict=True):
             picked = np.broadcast_to(value.reshape(-1), (self.proposals,))[self.choice.ravel()]
             columns[name] = picked
         return columns
@@ -143,8 +144,8 @@ def _concerns(source: Source, stack: str) -> bool:
     return not kernels or any(field.startswith(f"kernels.{stack}") for field in kernels)
 
 
-def _degrees(split: Split) -> tuple[Array, Array, Array, Array]:
-    return split.tensor, split.attention_data, split.expert, split.data
+def _degrees(split: Split) -> list[Array]:
+    return [getattr(split, name) for name in DEGREES]
 
 
 def objective(scenario: Scenario, mode: str) -> tuple[str, float]:

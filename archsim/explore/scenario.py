@@ -14,6 +14,7 @@ from archsim.chip.schema import load_chip
 from archsim.economics.terms import Terms
 from archsim.fields import Count, FormatName, NonNegative, Seconds, TokensPerSecond
 from archsim.mapping.mapper import Mapper, load_mapper
+from archsim.mapping.options import Options
 from archsim.mapping.runtime import Runtime, load_runtime
 from archsim.mapping.split import Split
 from archsim.mapping.split import split as split_of
@@ -57,6 +58,8 @@ class SplitFile(StrictModel):
     attention_data: Count = 1
     expert: Count = 1
     data: Count = 1
+    pipeline: Count = 1
+    context: Count = Field(1, description="ranks of a tensor group that share the tokens of a KV cache")
 
 
 class RoutingFile(StrictModel):
@@ -85,6 +88,7 @@ class ScenarioFile(StrictModel):
     runtime: str = "vllm"
     mapper: str = "auto"
     split: SplitFile | None = None
+    placement: Options = Options()
     batch: Count | tuple[Count, ...] | None = None
     context: Count | tuple[Count, ...] | None = None
     traffic: TrafficFile | None = None
@@ -113,6 +117,7 @@ class Scenario:
     slo: SloFile
     objective: ObjectiveFile
     skew: Array
+    options: Options
     terms: Terms
 
     @property
@@ -165,6 +170,7 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         slo=file.slo,
         objective=file.objective,
         skew=array(file.routing.skew),
+        options=file.placement,
         terms=file.economics,
     )
 

@@ -18,7 +18,7 @@ from archsim.mapping.split import Split, legality
 from archsim.mapping.system import Pool
 from archsim.workload.model import Model
 
-DEGREES = ("tensor", "attention_data", "expert", "data")
+DEGREES = ("tensor", "attention_data", "expert", "data", "pipeline", "context")
 Degree = int | str | tuple[int, ...]
 Propose = Callable[[Model, Pool, Mapping[str, Degree]], list[dict[str, int]]]
 

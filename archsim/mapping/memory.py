@@ -3,12 +3,13 @@
 import numpy as np
 
 from archsim.arrays import Array, array
+from archsim.mapping.pipeline import largest
 from archsim.mapping.place import Deployment, divide
 from archsim.mapping.plan import MemoryPlan
 from archsim.mapping.runtime import Runtime
 from archsim.mapping.split import Split
 from archsim.workload.lowering import lower
-from archsim.workload.model import Attention, Model, Precision
+from archsim.workload.model import Attention, Model, Moe, Precision
 from archsim.workload.operators import Operator
 from archsim.workload.step import decode
 
@@ -16,14 +17,15 @@ from archsim.workload.step import decode
 def memory_plan(d: Deployment, batch: Array, context: Array) -> MemoryPlan:
     """What a chip holds when `batch` sequences of `context` tokens run on the whole system."""
     model, precision, split, chip, runtime = d.model, d.precision, d.split, d.chip, d.runtime
-    sequences = np.ceil(batch / (split.data * split.attention_data))
+    sequences = np.ceil(batch / split.groups)
     per_sequence = kv_bytes(model, precision, split, context)
     activations = _activations(model, split, runtime)
+    redundant = 1.0 + d.options.redundant_experts / max(_experts(model), 1)
     buffers = array(runtime.buffers)
     capacity = chip.memory.capacity
     reserve = np.maximum((1.0 - runtime.utilization) * capacity - activations - buffers, 0.0)
     parts = {
-        "weights": weight_bytes(model, precision, split),
+        "weights": weight_bytes(model, precision, split, redundant),
         "activations": activations,
         "buffers": buffers,
         "reserve": reserve,
@@ -33,15 +35,18 @@ def memory_plan(d: Deployment, batch: Array, context: Array) -> MemoryPlan:
 
 
 def kv_bytes(model: Model, precision: Precision, split: Split, context: Array) -> Array:
-    """KV-cache bytes of one sequence on one of its ranks; windowed layers hold no more than their window."""
-    total = array(0.0)
-    for block, count in model.counted():
+    """KV-cache bytes of one sequence on one chip of the fullest pipeline stage.
+
+    Windowed layers hold no more than their window; context ranks hold a share of the tokens each.
+    """
+    sizes = {}
+    for name, block in model.blocks.items():
         attention = block.attention
         elements = array(float(attention.kv_elements))
         if isinstance(attention, Attention):
             elements = elements / np.minimum(split.tensor, attention.kv_heads)
-        total = total + elements * precision.kv.bytes * count * np.minimum(context, attention.window)
-    return total
+        sizes[name] = elements * precision.kv.bytes * np.minimum(context, attention.window) / split.context
+    return largest(model.sequence, sizes, split.pipeline)
 
 
 def longest_context(model: Model, precision: Precision, split: Split, room: float) -> int:
@@ -56,15 +61,26 @@ def longest_context(model: Model, precision: Precision, split: Split, room: floa
     return low
 
 
-def weight_bytes(model: Model, precision: Precision, split: Split) -> Array:
-    """Bytes of weights on one rank, scales and padding included."""
+def weight_bytes(model: Model, precision: Precision, split: Split, copies: float = 1.0) -> Array:
+    """Bytes of weights on one chip of the fullest pipeline stage, scales and padding included.
+
+    `copies` is the number of copies of an expert, redundant ones included.
+    """
     graph = lower(model, decode(1, 1, model.clips), precision)
-    total = array(0.0)
-    for operator, count in graph.everything():
-        size = sum(number * precision.of(tensor).bytes for tensor, number in operator.parameters.items())
-        if size:
-            total = total + size * count * _share(operator, split)
-    return total
+    sizes: dict[str, Array] = {}
+    for block in graph.blocks:
+        sizes[block] = array(0.0)
+        for operator in graph.operators(block):
+            size = sum(number * precision.of(tensor).bytes for tensor, number in operator.parameters.items())
+            if size:
+                size *= copies if operator.kind == "experts" else 1.0
+                sizes[block] = sizes[block] + size * _share(operator, split)
+    return largest(graph.sequence, sizes, split.pipeline)
+
+
+def _experts(model: Model) -> int:
+    """Routed experts of a layer; 0 where there are none."""
+    return max((block.ffn.experts for block in model.blocks.values() if isinstance(block.ffn, Moe)), default=0)
 
 
 def _share(operator: Operator, split: Split) -> Array:

@@ -11,6 +11,9 @@ import numpy as np
 
 from archsim.arrays import Array, array, ceil_to
 from archsim.chip.model import FORMAT_BITS, Chip
+from archsim.mapping.balance import busiest_rank
+from archsim.mapping.interleave import interleaved
+from archsim.mapping.options import Options
 from archsim.mapping.plan import Kernel, Plan, Task
 from archsim.mapping.runtime import Runtime
 from archsim.mapping.split import Split
@@ -21,15 +24,17 @@ from archsim.workload.operators import Operator, OpGraph
 from archsim.workload.step import Step
 
 BF16 = format_named("bf16")
+GENERATION = ("generation_attention", "mla_generation")
 VOCABULARY_PADDING = 64  # engines pad the vocabulary to this before they divide it
-LATENT_WIDTH = 2.0  # bytes of an activation on a link
+WIDE = 2.0  # bytes of an activation on a link
 
 
 @dataclass(frozen=True, eq=False)
 class Deployment:
     """A model in a precision on chips of one kind, under a split and a runtime.
 
-    `skew` is the exponent of the power law of expert popularity (0: uniform).
+    `skew` is the exponent of the power law by which tokens repeat experts (0: uniform): it decides how many distinct
+    experts a step reads.
     """
 
     model: Model
@@ -38,6 +43,11 @@ class Deployment:
     chip: Chip
     runtime: Runtime
     skew: Array
+    options: Options = Options()
+
+    def micro_batches(self, step: Step) -> int:
+        """Micro-batches of a step on one pool; steps with prefill run whole."""
+        return 1 if step.prefills else self.options.micro_batches
 
 
 def place(d: Deployment, step: Step) -> Plan:
@@ -45,13 +55,16 @@ def place(d: Deployment, step: Step) -> Plan:
 
     Raises ValueError when the chip has no matrix format wide enough for a product.
     """
-    graph = lower(d.model, step.divided(d.split.data * d.split.attention_data), d.precision)
-    placer = _Placer(graph, d.split, d.chip, d.runtime, d.skew)
+    batches = d.micro_batches(step)
+    graph = lower(d.model, step.divided(d.split.groups * d.split.pipeline * batches), d.precision)
+    placer = _Placer(graph, d.split, d.chip, d.runtime, d.skew, d.options, batches)
     runtime = d.runtime
     blocks = {name: placer.block(name) for name in graph.blocks}
-    host = runtime.host.step + runtime.host.sequence * graph.step.sequences + runtime.host.request * graph.step.prefill_requests
+    rows = runtime.host.sequence * graph.step.sequences + runtime.host.request * graph.step.prefill_requests
+    host = runtime.host.step + rows * batches
     launch = runtime.host.launch if runtime.eager(step.prefills) else 0.0
-    return Plan(d.split, blocks, graph.sequence, host, launch)
+    boundary = graph.step.tokens * d.model.hidden * WIDE
+    return Plan(d.split, blocks, graph.sequence, host, launch, boundary)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +76,8 @@ class _Placer:
     chip: Chip
     runtime: Runtime
     skew: Array
+    options: Options
+    batches: int
     placed: dict[int, list[Kernel]] = field(default_factory=dict)
 
     def block(self, name: str) -> tuple[Task, ...]:
@@ -75,7 +90,7 @@ class _Placer:
                 self._append(tasks, kernel)
         for kernel in self._end(name, last):
             self._append(tasks, kernel)
-        return tuple(tasks)
+        return interleaved(tasks, self.batches)
 
     def _all(self, operator: Operator) -> list[Kernel]:
         """The kernels of an operator, the same objects wherever it stands, so that they are priced once."""
@@ -86,7 +101,7 @@ class _Placer:
 
     def _append(self, tasks: list[Task], kernel: Kernel) -> None:
         lane = "link" if kernel.kind in ("all_reduce", "all_to_all") else "compute"
-        tasks.append(Task(kernel, lane, (len(tasks) - 1,) if tasks else ()))
+        tasks.append(Task(kernel, lane, (len(tasks) - 1,) if tasks else (), 0))
 
     def _kernel(self, operator: Operator) -> list[Kernel]:
         if operator.kind == "elementwise" and self.runtime.fused(operator.name):
@@ -133,27 +148,50 @@ class _Placer:
         if operator.kind == "gemm" and "n_kv" in dims:
             dims["n"] = dims["n"] + dims.pop("n_kv")
             dims.pop("kv_heads")
+        if operator.kind in GENERATION:
+            dims |= {"heads": dims["heads"] * self.split.context, "tokens": dims["tokens"] / self.split.context}
+        if operator.role == "norm" and self.options.sequence_parallel:
+            dims["tokens"] = dims["tokens"] / self.split.tensor
         if operator.kind == "experts":
             dims |= {"skew": self.skew, "all_experts": operator.dims["experts"], "expert_ranks": self.split.expert}
+            dims["experts"] = dims["experts"] + self.options.redundant_experts / self.split.expert
+            dims["hottest"] = self._hottest(operator)
             dims["tokens"] = dims["tokens"] * self.split.attention_data
             dims["apart"] = self.split.attention_data
         return dims
 
+    def _hottest(self, operator: Operator) -> Array:
+        """Load of the busiest expert rank over the mean, from popularity alone."""
+        experts, top_k = int(operator.dims["experts"].max()), int(operator.dims["top_k"].max())
+        options = self.options
+        return busiest_rank(experts, top_k, self.split.expert, options.redundant_experts, options.imbalance)
+
     def _before(self, operator: Operator) -> list[Kernel]:
-        """Dispatch of tokens to the ranks of their experts."""
+        """Dispatch of tokens to the ranks of their experts; gathering of queries where ranks share a sequence's tokens."""
+        if operator.kind in GENERATION:
+            return [self._over_context("context_gather", operator, "width")]
         if operator.kind != "experts":
             return []
         return [self._all_to_all("dispatch", operator, self._input("experts"))]
 
+    def _over_context(self, name: str, operator: Operator, width: str) -> Kernel:
+        """Queries gathered, or partial results summed and scattered: half the bytes of an all-reduce of all heads."""
+        d, ranks = operator.dims, self.split.context
+        rows = d["sequences"] * d["queries"] * d["heads"] / self.split.tensor * ranks
+        size = rows * d[width] * WIDE / 2.0
+        return Kernel(name, "all_reduce", "attention", {"bytes": size, "ranks": ranks}, BF16, BF16, "bf16", ())
+
     def _after(self, operator: Operator) -> list[Kernel]:
         if operator.kind == "experts":
             return [self._all_to_all("return", operator, BF16)]
+        if operator.kind in GENERATION:
+            return [self._over_context("context_reduce", operator, "value")]
         if operator.name in ("o", "down", "embedding"):
             hidden = self.graph.model.hidden
             tokens = operator.dims.get("m", operator.dims.get("tokens", array(0.0)))
-            return [self._all_reduce(f"{operator.name}_all_reduce", operator.role, tokens * hidden * LATENT_WIDTH)]
+            return [self._all_reduce(f"{operator.name}_all_reduce", operator.role, tokens * hidden * WIDE)]
         if operator.name == "head":
-            logits = operator.dims["m"] * self.graph.model.vocab * LATENT_WIDTH
+            logits = operator.dims["m"] * self.graph.model.vocab * WIDE
             return [self._all_reduce("logits_gather", "head", logits / 2.0)]
         return []
 
@@ -165,7 +203,7 @@ class _Placer:
         """
         if last not in ("combine", "shared_add"):
             return []
-        size = self.graph.step.tokens * self.graph.model.hidden * LATENT_WIDTH
+        size = self.graph.step.tokens * self.graph.model.hidden * WIDE
         return [self._all_reduce("experts_all_reduce", "experts", np.where(self.split.attention_data > 1, size / 2.0, size))]
 
     def _all_reduce(self, name: str, role: str, size: Array) -> Kernel:

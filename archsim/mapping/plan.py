@@ -31,12 +31,13 @@ class Kernel:
 class Task:
     """A kernel on a lane; it starts when the lane is free and the tasks `after` (indices in its block) are done.
 
-    Tasks without `after` wait for the end of the block before.
+    Tasks without `after` wait for the end of their micro-batch in the block before.
     """
 
     kernel: Kernel
     lane: str
     after: tuple[int, ...]
+    batch: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +67,18 @@ class MemoryPlan:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A step placed on one pool: tasks of each block in lane order, and the sequence of blocks."""
+    """A step placed on one pool: tasks of each block in lane order, and the sequence of blocks.
+
+    `host` is the host time of the step (s), `launch` that of one kernel where steps are eager, `boundary` the bytes that
+    cross from one pipeline stage to the next.
+    """
 
     split: Split
     blocks: Mapping[str, tuple[Task, ...]]
     sequence: tuple[tuple[str, int], ...]
     host: Array
     launch: float
+    boundary: Array
 
     def kernels(self) -> list[tuple[str, Kernel, int]]:
         """(block, kernel, layers) of every task."""

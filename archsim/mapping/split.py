@@ -1,6 +1,6 @@
 """Split: how many ways each kind of parallelism divides the work, and which splits a model allows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,7 +16,14 @@ REASONS = (
     "experts",
     "expert width",
     "chips",
+    "layers",
+    "context ranks",
 )
+
+
+def one() -> Array:
+    """The degree that costs nothing."""
+    return array(1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,23 +32,32 @@ class Split:
 
     `tensor` ranks share attention heads and dense feed-forward widths; `attention_data` groups of them hold different
     sequences but share the experts; `expert` ranks hold different experts, and what is left of the
-    `tensor * attention_data` ranks of a replica divides each expert's width; `data` replicas share nothing.
+    `tensor * attention_data` ranks of a stage divides each expert's width. `pipeline` stages hold different layers, and
+    as many micro-batches are on their way; `data` replicas share nothing. `context` ranks of a tensor group hold
+    different tokens of the KV cache instead of copies of the same heads: they take no further chips.
     """
 
     tensor: Array
     attention_data: Array
     expert: Array
     data: Array
+    pipeline: Array = field(default_factory=one)
+    context: Array = field(default_factory=one)
 
     @property
     def ranks(self) -> Array:
-        """Chips of one replica."""
+        """Chips of one stage of one replica."""
         return self.tensor * self.attention_data
+
+    @property
+    def groups(self) -> Array:
+        """Data-parallel ranks: groups of chips with sequences of their own."""
+        return self.data * self.attention_data
 
     @property
     def chips(self) -> Array:
         """Chips in all."""
-        return self.ranks * self.data
+        return self.ranks * self.pipeline * self.data
 
     @property
     def expert_tensor(self) -> Array:
@@ -49,18 +65,26 @@ class Split:
         return self.ranks / self.expert
 
 
-def split(tensor: object = 1, attention_data: object = 1, expert: object = 1, data: object = 1) -> Split:
+def split(
+    tensor: object = 1,
+    attention_data: object = 1,
+    expert: object = 1,
+    data: object = 1,
+    pipeline: object = 1,
+    context: object = 1,
+) -> Split:
     """A split from plain numbers or arrays."""
-    return Split(array(tensor), array(attention_data), array(expert), array(data))
+    return Split(*(array(degree) for degree in (tensor, attention_data, expert, data, pipeline, context)))
 
 
 def legality(model: Model, s: Split, chips: Array) -> Array:
     """Index into REASONS of the first rule a split breaks; 0 where the model allows it.
 
     Query heads divide evenly; KV heads divide evenly or are replicated evenly; widths divide evenly; experts divide
-    evenly among expert ranks, and expert ranks among the ranks of a replica.
+    evenly among expert ranks, and expert ranks among the ranks of a stage; every stage has a layer; context ranks divide
+    the copies of a KV head.
     """
-    broken = np.zeros(np.broadcast_shapes(s.chips.shape, s.expert.shape, chips.shape))
+    broken = np.zeros(np.broadcast_shapes(s.chips.shape, s.expert.shape, s.context.shape, chips.shape))
     for block in model.blocks.values():
         broken = _first(broken, block.attention.heads % s.tensor != 0, 2)
         if isinstance(block.attention, Attention):
@@ -72,6 +96,9 @@ def legality(model: Model, s: Split, chips: Array) -> Array:
             broken = _first(broken, (s.ranks % s.expert != 0) | (block.ffn.experts % s.expert != 0), 5)
             broken = _first(broken, block.ffn.width % np.maximum(s.expert_tensor, 1.0) != 0, 6)
             broken = _first(broken, (block.ffn.shared % s.tensor != 0), 4)
+        copies = s.tensor / np.minimum(s.tensor, getattr(block.attention, "kv_heads", 1))
+        broken = _first(broken, copies % s.context != 0, 9)
+    broken = _first(broken, s.pipeline > model.layers, 8)
     return _first(broken, s.chips != chips, 7)
 
 

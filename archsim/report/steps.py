@@ -17,6 +17,8 @@ from archsim.report.point import Point, single
 
 Pick = Callable[[Array], float]
 
+ROUNDING = 1e-9  # shares of a time below this are rounding, not parts
+
 LIMITS: dict[str, tuple[str, ...]] = {
     "compute": ("quantization", "occupancy", "imbalance", "clock"),
     "memory": ("bandwidth",),
@@ -161,18 +163,21 @@ def step_time(title: str, priced: PricedStep, chip: Chip, pick: Pick = single) -
     """A priced step in plain numbers; `pick` takes one number out of an array."""
     kernels = tuple(_kernel(block, kernel, cost, layers, pick) for block, kernel, cost, layers in _in_order(priced))
     periods = {block: (pick(priced.schedule.period[block]), count) for block, count in priced.plan.merged()}
+    span = pick(priced.span)
+    least = ROUNDING * span
     lanes = tuple(
-        LaneTime(name, _picked(ALL_PARTS, lane.parts, pick), _picked(GAPS, lane.gaps, pick))
+        LaneTime(name, _picked(ALL_PARTS, lane.parts, pick, least), _picked(GAPS, lane.gaps, pick, least))
         for name, lane in priced.schedule.lanes.items()
     )
-    return StepTime(title, pick(priced.span), pick(np.atleast_1d(priced.plan.host)), kernels, periods, lanes, chip)
+    return StepTime(title, span, pick(np.atleast_1d(priced.plan.host)), kernels, periods, lanes, chip)
 
 
 def _kernel(block: str, kernel: Kernel, cost: Cost, layers: int, pick: Pick) -> KernelTime:
     dims = {name: np.atleast_1d(pick(np.atleast_1d(value))) for name, value in kernel.dims.items()}
-    parts = _picked(ALL_PARTS, cost.parts, pick)
+    seconds = pick(cost.seconds)
+    parts = _picked(ALL_PARTS, cost.parts, pick, ROUNDING * seconds)
     done = pick(cost.flops), pick(cost.bytes), pick(cost.link_bytes)
-    return KernelTime((block,), layers, replace(kernel, dims=dims), pick(cost.seconds), parts, *done)
+    return KernelTime((block,), layers, replace(kernel, dims=dims), seconds, parts, *done)
 
 
 def _in_order(priced: PricedStep) -> list[tuple[str, Kernel, Cost, int]]:
@@ -180,7 +185,7 @@ def _in_order(priced: PricedStep) -> list[tuple[str, Kernel, Cost, int]]:
     return [(block, kernel, cost, count) for block, count in counts for kernel, cost in priced.costs[block]]
 
 
-def _picked(known: Iterable[str], values: Mapping[str, Array], pick: Pick) -> dict[str, float]:
-    """Values that are not 0, in the order of what is known."""
+def _picked(known: Iterable[str], values: Mapping[str, Array], pick: Pick, least: float) -> dict[str, float]:
+    """Values above the least one, in the order of what is known."""
     found = {name: pick(values[name]) for name in known if name in values}
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in found.items() if abs(value) > least}

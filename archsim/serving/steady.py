@@ -52,14 +52,14 @@ def steady(d: Deployment, clients: Array, prompt: Array, output: Array) -> Stead
 
     The last axis of every swept array must have length 1: mixed steps are priced along it.
     """
-    groups = d.split.data * d.split.attention_data
+    groups = d.split.groups
     memory = memory_plan(d, clients, prompt + HELD * output)
     room = np.floor(np.maximum(memory.free_for_kv, 0.0) / memory.kv_per_sequence) * groups
     running = np.maximum(np.minimum(clients, room), 1.0)
     plain = run_step(place(d, decode(running, prompt + output / 2.0, d.model.clips)), d.chip, d.runtime.stack)
-    loop = _Loop(d, clients, running, prompt, output, groups, plain.span)
+    loop = _Loop(d, clients, running, prompt, output, groups, plain.turnaround)
     mixed = loop.mixed_steps()
-    joined, seconds, ttft, tpot = loop.settle(mixed.span)
+    joined, seconds, ttft, tpot = loop.settle(_with_prefill(plain, mixed))
     rate = clients / (ttft + output * tpot)
     share = np.minimum(rate * loop.each(joined, seconds), 1.0)
     mixed_time = np.minimum(rate / joined * loop.chunks * seconds, 1.0)
@@ -138,6 +138,12 @@ class _Loop:
         first = own + load / (2.0 * (1.0 - load)) * seconds + tpot / 2.0
         waiting = np.maximum(self.clients - self.running, 0.0) / self.running * (first + self.output * tpot)
         return first + waiting, tpot
+
+
+def _with_prefill(plain: PricedStep, mixed: PricedStep) -> Array:
+    """Seconds between two tokens when prefill joins one of the micro-batches on their way."""
+    stages = plain.plan.split.pipeline
+    return np.where(stages > 1, np.maximum(mixed.latency, (stages - 1.0) * plain.stage + mixed.stage), mixed.span)
 
 
 def expert_layers(d: Deployment) -> float:

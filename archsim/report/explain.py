@@ -1,0 +1,152 @@
+"""Where every millisecond and dollar goes: kernels, layers, step, tokens, dollars and memory, with their formulas."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import get_args
+
+from pydantic import BaseModel
+
+from archsim.engine.cost import ALL_PARTS
+from archsim.explore.evaluate import SteadyAnswer
+from archsim.fields import Quantity
+from archsim.report.formulas import Line, quantity
+from archsim.report.kernels import KernelLines, constants_of, explain_kernel
+from archsim.report.memory import memory_lines
+from archsim.report.point import Point, single
+from archsim.report.steps import KernelTime, StepTime, steps_of
+from archsim.report.sums import dollar_lines, energy_line, layer_lines, rate_lines, step_lines
+from archsim.report.words import percent, sentence
+from archsim.units import did_you_mean
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """A part of an explanation: a title, a remark, and lines, those of kernels under headings of their own."""
+
+    title: str
+    note: str = ""
+    texts: tuple[str, ...] = ()
+    lines: tuple[Line, ...] = ()
+    kernels: tuple[KernelLines, ...] = ()
+
+    def every_line(self) -> Iterator[Line]:
+        """All lines, those of kernels too."""
+        yield from self.lines
+        for kernel in self.kernels:
+            yield from kernel.lines
+
+
+def explain(point: Point) -> list[Section]:
+    """The whole explanation of a feasible point, from kernels to dollars."""
+    steps = steps_of(point)
+    sections = [_legend(steps)]
+    for step in steps:
+        sections += _step(point, step)
+    sections.append(Section("Rates", lines=tuple(rate_lines(point))))
+    sections.append(Section("Dollars", lines=(*dollar_lines(point), energy_line(point))))
+    return [*sections, memory_section(point)]
+
+
+def _legend(steps: list[StepTime]) -> Section:
+    """What the parts of a time mean: those that occur."""
+    used = {part for step in steps for item in step.by_name for part in item.parts}
+    lines = tuple(f"{part:<15}{meaning}" for part, meaning in ALL_PARTS.items() if part in used)
+    return Section("Parts of a time, in the order in which they count", texts=lines)
+
+
+def memory_section(point: Point) -> Section:
+    """What one chip holds; the only part of an explanation that an infeasible point has."""
+    return Section("Memory of one chip", lines=tuple(memory_lines(point)))
+
+
+def _step(point: Point, step: StepTime) -> list[Section]:
+    mixed = step.title.startswith("Mixed")
+    name = "TPOT" if step.title == "Decode step" and point.mode == "step" else "step"
+    lower = step.title[0].lower() + step.title[1:]
+    if mixed:  # its numbers are interpolated between numbers of requests, so that no product of sizes gives them
+        kernels = Section(f"{step.title}: kernels of one rank", "interpolated between whole numbers of requests", lines=_times(step))
+    else:
+        lines = tuple(_kernels(point, step, step.by_name))
+        kernels = Section(f"{step.title}: kernels of one rank, longest first", kernels=lines)
+    requests = _requests(point) if mixed else 1.0
+    sums = step_lines(point, step, name, 0.0 if step.title == "Decode step" else requests)
+    return [kernels, Section(f"One layer of the {lower}", lines=tuple(layer_lines(step))), Section(f"The {lower}", lines=tuple(sums))]
+
+
+def _requests(point: Point) -> float:
+    answer = point.alone.answer
+    return single(answer.loop.joined) if isinstance(answer, SteadyAnswer) else 1.0
+
+
+def _kernels(point: Point, step: StepTime, items: list[KernelTime]) -> Iterator[KernelLines]:
+    scenario = point.scenario
+    for item in items:
+        yield explain_kernel(item, scenario.chip, scenario.runtime.stack, step.span)
+
+
+def _times(step: StepTime) -> tuple[Line, ...]:
+    return tuple(
+        Line(item.name, None, item.total, "time", f"{quantity(item.seconds, 'time')} x {item.layers}, {percent(item.total / step.span)}")
+        for item in step.by_name
+    )
+
+
+def explain_one(point: Point, name: str) -> list[Section]:
+    """One kernel in every step that runs it, with its constants. Raises ValueError, with near matches, for another."""
+    steps = steps_of(point)
+    known = {item.name for step in steps for item in step.by_name}
+    if name not in known:
+        raise ValueError(f"no kernel {name!r} runs here{did_you_mean(name, known) or '; there are ' + ', '.join(sorted(known))}")
+    sections = [_legend(steps)]
+    for step in steps:
+        items = [item for item in step.by_name if item.name == name]
+        if items and step.title.startswith("Mixed"):
+            found = tuple(line for line in _times(step) if line.name == name)
+            sections.append(Section(step.title, "interpolated between whole numbers of requests", lines=found))
+        elif items:
+            sections.append(Section(step.title, kernels=tuple(_kernels(point, step, items))))
+            sections += [_constants(point, step, items[0])]
+    return sections
+
+
+def _constants(point: Point, step: StepTime, item: KernelTime) -> Section:
+    """The calibration constants of a kernel, with what they were fitted on and what error the fit leaves."""
+    found = constants_of(item.kernel, point.scenario.chip, point.scenario.runtime.stack)
+    if found is None:
+        return Section("Constants", "none")
+    error = "" if found.error is None else f"; mean error {found.error:g} % on measurements not used in the fit"
+    note = f"{point.scenario.chip.generation.name}, {point.scenario.runtime.stack}: {found.fitted_on}{error}"
+    units = _units(type(found))
+    lines = [
+        Line(name, None, float(value), units.get(name, ""), type(found).model_fields[name].description or "")
+        for name, value in found
+        if name not in ("error", "fitted_on") and isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    return Section(f"Constants of {item.name} ({step.title.lower()})", note, tuple(lines))
+
+
+def _units(family: type[BaseModel]) -> dict[str, str]:
+    """The dimension of each field of a family of constants, as its annotation says."""
+    found = {}
+    for name, field in family.model_fields.items():
+        inside = [mark for part in get_args(field.annotation) for mark in getattr(part, "__metadata__", ())]
+        for mark in (*field.metadata, *inside):
+            if isinstance(mark, Quantity):
+                found[name] = mark.dimension
+    return found
+
+
+def as_text(point: Point, sections: list[Section]) -> str:
+    """An explanation as text for the terminal."""
+    head = sentence(point) if point.feasible else ""
+    return "\n".join([*([head] if head else []), *(_section(section) for section in sections)])
+
+
+def _section(section: Section) -> str:
+    lines = ["", section.title, *([f"  {section.note}"] if section.note else [])]
+    width = max((len(item.name) for item in section.lines), default=10)
+    lines += [f"  {text}" for text in section.texts]
+    lines += [item.text("  ", min(width, 20)) for item in section.lines]
+    for kernel in section.kernels:
+        lines += ["", f"  {kernel.heading}", *(item.text() for item in kernel.lines)]
+    return "\n".join(lines)

@@ -1,0 +1,138 @@
+"""The memory plan line by line: weights by class, KV cache by layer, and the rest, with formulas."""
+
+from dataclasses import fields, replace
+
+from archsim.explore.evaluate import SteadyAnswer
+from archsim.mapping.memory import weight_bytes
+from archsim.mapping.split import Split
+from archsim.report.formulas import Line, Term, checked, least, line, named, total
+from archsim.report.point import Point, single
+from archsim.report.sums import sequences_term
+from archsim.report.words import number
+from archsim.serving.steady import HELD
+from archsim.units import Format
+from archsim.workload.lowering import lower
+from archsim.workload.model import Attention, Model, Precision
+from archsim.workload.step import decode
+
+NOTHING = Format("none", 0)
+MEANINGS = {
+    "weights": "parameters of one rank",
+    "kv": "keys and values of the sequences a rank holds",
+    "activations": "transient tensors of the largest step",
+    "buffers": "captured graphs and communication buffers of the runtime",
+    "reserve": "what the runtime leaves unused",
+}
+
+
+def memory_lines(point: Point) -> list[Line]:
+    """What one chip holds: classes of weights, the KV cache, the rest, and the sum against the capacity."""
+    plan = point.alone.answer.memory
+    parts = {name: single(value) for name, value in plan.parts.items()}
+    weights = weight_lines(point.scenario.model, point.scenario.precision, point.scenario.split)
+    lines = [*weights, _sum("weights", weights, parts["weights"]), *_kv_lines(point, parts["kv"])]
+    lines.append(checked("activations", [_activations(point)], parts["activations"], "bytes", MEANINGS["activations"]))
+    lines.append(Line("buffers", None, parts["buffers"], "bytes", MEANINGS["buffers"]))
+    lines.append(checked("reserve", _reserve(point, parts), parts["reserve"], "bytes", MEANINGS["reserve"]))
+    needed = total([named(name, size, "bytes") for name, size in parts.items()])
+    capacity = single(plan.capacity)
+    free = capacity - needed.value
+    whole, used = named("capacity", capacity, "bytes"), named("in all", needed.value, "bytes")
+    left = line("free", whole - used, "bytes") if free >= 0 else line("missing", used - whole, "bytes")
+    return [*lines, line("in all", needed, "bytes"), left]
+
+
+def _sum(name: str, lines: list[Line], value: float) -> Line:
+    return checked(name, [total([named(item.name, item.value, "bytes") for item in lines])], value, "bytes", MEANINGS[name])
+
+
+def weight_lines(model: Model, precision: Precision, split: Split) -> list[Line]:
+    """Bytes of each class of weights on one rank: parameters x bytes x the share of a rank."""
+    counts = lower(model, decode(1, 1, model.clips), precision).parameters()
+    only = {item.name: NOTHING for item in fields(Precision)}
+    router = single(weight_bytes(model, Precision(**only), split))
+    lines = []
+    for tensor, count in counts.items():
+        fmt = precision.of(tensor)
+        alone = router if tensor == "router" else single(weight_bytes(model, replace(Precision(**only), **{tensor: fmt}), split)) - router
+        whole = named("parameters", count) * named(fmt.name, fmt.bytes, "bytes")
+        ratio = whole.value / alone if alone else 1.0
+        even = abs(ratio - round(ratio)) < 1e-9 * ratio
+        share = alone / whole.value
+        term = whole / named("ranks", round(ratio)) if even else whole * Term(share, "share of a rank", number(share, 6))
+        lines.append(checked(tensor, [term], alone, "bytes"))
+    return lines
+
+
+def _kv_lines(point: Point, kv: float) -> list[Line]:
+    """KV bytes of a token, of a sequence, and of all sequences of a rank."""
+    context = _context(point)
+    blocks = [_block(point, name, count, context) for name, count in _counts(point.scenario.model).items()]
+    each = [term for term, _ in blocks]
+    sequences = [term * held for term, held in blocks]
+    held = point.alone.answer.memory.kv_per_sequence
+    per_token = total(each)
+    per_sequence = single(held)
+    lines = [line("KV a token", per_token, "bytes", "on one rank")]
+    if isinstance(point.alone.answer, SteadyAnswer):
+        lines.append(_held(point, context))
+    lines.append(checked("KV a sequence", [total(sequences)], per_sequence, "bytes"))
+    rank = sequences_term(point)
+    lines.append(checked("kv", [named("KV a sequence", per_sequence, "bytes") * rank], kv, "bytes", MEANINGS["kv"]))
+    return lines
+
+
+def _counts(model: Model) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name, count in model.sequence:
+        counts[name] = counts.get(name, 0) + count
+    return counts
+
+
+def _context(point: Point) -> float:
+    """Tokens a sequence holds; in the steady answer the whole prompt and part of the output."""
+    scenario = point.scenario
+    if point.mode == "step" and scenario.context is not None:
+        return single(scenario.context)
+    if scenario.input is None or scenario.output is None:
+        return 0.0
+    return single(scenario.input) + HELD * single(scenario.output)
+
+
+def _held(point: Point, context: float) -> Line:
+    scenario = point.scenario
+    if scenario.input is None or scenario.output is None:
+        return Line("context", None, context, "tokens")
+    term = named("input", single(scenario.input)) + named("held", HELD) * named("output", single(scenario.output))
+    return line("context", term, "tokens", "that a running sequence holds on average, with headroom")
+
+
+def _block(point: Point, name: str, count: int, context: float) -> tuple[Term, Term]:
+    """KV bytes a token of all layers of one kind, and the tokens that such a layer holds."""
+    attention = point.scenario.model.blocks[name].attention
+    size, layers = named("KV", point.scenario.precision.kv.bytes, "bytes"), named("layers", count)
+    tokens = named("context", context)
+    if attention.window < context:
+        tokens = least(tokens, named("window", attention.window))
+    if not isinstance(attention, Attention):
+        return (named("latent", attention.latent) + named("rope", attention.rope)) * size * layers, tokens
+    heads, tensor = named("KV heads", attention.kv_heads), named("TP", single(point.scenario.split.tensor))
+    if tensor.value > attention.kv_heads:
+        tensor = least(tensor, heads)
+    shared = heads / tensor if tensor.value > 1 else heads
+    return 2 * shared * named("width", attention.width) * size * layers, tokens
+
+
+def _activations(point: Point) -> Term:
+    model, runtime = point.scenario.model, point.scenario.runtime
+    widest = max(2.0 * getattr(block.ffn, "top_k", 1) * block.ffn.width for block in model.blocks.values())
+    hidden = 4 * named("hidden", model.hidden)
+    own = named("widest", widest) / named("TP", single(point.scenario.split.tensor))
+    return named("chunk", runtime.chunk) * named("activation", 2.0, "bytes") * (hidden + own)
+
+
+def _reserve(point: Point, parts: dict[str, float]) -> list[Term]:
+    used = named("utilization", point.scenario.runtime.utilization)
+    capacity = named("capacity", single(point.alone.answer.memory.capacity), "bytes")
+    rest = named("activations", parts["activations"], "bytes") + named("buffers", parts["buffers"], "bytes")
+    return [(1 - used) * capacity - rest]

@@ -1,0 +1,169 @@
+"""From kernels to layers, steps, tokens, dollars and memory: every sum with its numbers."""
+
+from archsim.economics.money import Rate, wall_power
+from archsim.economics.terms import HOUR, YEAR_HOURS, Terms, recovery_factor
+from archsim.explore.evaluate import StepAnswer, SteadyAnswer, chip_rate
+from archsim.report.formulas import Line, Term, checked, line, named, quantity, rounded_up, total
+from archsim.report.point import Point, single
+from archsim.report.steps import StepTime
+from archsim.serving.steady import expert_layers
+
+
+def layer_lines(step: StepTime) -> list[Line]:
+    """Kernels of each block summed up to one layer of it."""
+    lines = []
+    for block, (period, _) in step.periods.items():
+        own = [item for item in step.kernels if block in item.blocks and item.seconds > 0]
+        if own:
+            lines.append(checked(block, [total([named(item.name, item.seconds, "time") for item in own])], period, "time"))
+    return lines
+
+
+def host_line(point: Point, step: StepTime, requests: float) -> Line:
+    """The host's share of a step before its kernels start."""
+    host = point.scenario.runtime.host
+    term = named("step", host.step, "time")
+    sequences = _sequences(point)
+    if step.title.startswith("Prefill"):
+        term = term + named("request", host.request, "time") * named("requests", requests)
+    elif requests:
+        term = term + named("sequence", host.sequence, "time") * named("sequences", sequences)
+        term = term + named("request", host.request, "time") * named("requests", requests)
+    else:
+        term = term + named("sequence", host.sequence, "time") * named("sequences", sequences)
+    return checked("host", [term], step.host, "time", "before the first kernel of a step")
+
+
+def _sequences(point: Point) -> float:
+    """Sequences in decode on the busiest rank."""
+    kernels = [item for block in point.alone.answer.decode.costs.values() for item, _ in block]
+    found = next((kernel.dims["sequences"] for kernel in kernels if "sequences" in kernel.dims), None)
+    return 0.0 if found is None else single(found)
+
+
+def step_lines(point: Point, step: StepTime, name: str, requests: float = 0.0) -> list[Line]:
+    """Host, blocks and layers summed up to the span of a step."""
+    host = host_line(point, step, requests)
+    terms = [named("host", step.host, "time")]
+    for block, (period, layers) in step.periods.items():
+        one = named(block, period, "time")
+        terms.append(one * named("layers", layers) if layers > 1 else one)
+    everything = total(terms)
+    rest = step.span - everything.value
+    if abs(rest) > 1e-9 * step.span:
+        everything = everything + named("waiting for the host", rest, "time")
+    note = "" if name == "TPOT" else "as long as its longest lane"
+    return [host, checked(name, [everything], step.span, "time", note)]
+
+
+def rate_lines(point: Point) -> list[Line]:
+    """From the step to what users and operators count."""
+    answer = point.alone.answer
+    return _step_rates(answer) if isinstance(answer, StepAnswer) else _steady_rates(answer)
+
+
+def _step_rates(a: StepAnswer) -> list[Line]:
+    host = a.deployment.runtime.host
+    tpot, batch = named("TPOT", single(a.tpot), "time"), named("sequences", single(a.batch))
+    chunk = named("prefill step", single(a.prefill.span), "time") * named("chunks", single(a.chunks))
+    ttft = chunk + named("arrival", host.arrival, "time")
+    layers = expert_layers(a.deployment)
+    if layers:
+        ttft = ttft + named("expert layer", host.expert_layer, "time") * named("layers", layers)
+    prompt = named("ranks", single(a.groups)) * named("tokens", single(a.context)) / chunk
+    chips = named("chips", single(a.scenario.chips))
+    return [
+        line("user", 1 / tpot, "token_rate", "interactivity"),
+        line("throughput", batch / tpot, "token_rate", "output tokens of the system"),
+        line("a chip", named("throughput", single(a.output_rate), "token_rate") / chips, "token_rate"),
+        checked("TTFT", [ttft], single(a.ttft), "time", "of a lone request"),
+        checked("prompt", [prompt], single(a.input_rate), "token_rate", "prompt tokens, if the chips did nothing else"),
+    ]
+
+
+def _steady_rates(a: SteadyAnswer) -> list[Line]:
+    loop = a.loop
+    step, tpot = named("decode step", single(loop.decode.span), "time"), named("TPOT", single(a.tpot), "time")
+    added = named("prefill of other requests", single(a.tpot) - single(loop.decode.span), "time")
+    ttft, output = named("TTFT", single(a.ttft), "time"), named("output", single(a.output))
+    rate = single(loop.requests_per_second)
+    requests = named("clients", single(a.batch)) / (ttft + output * tpot)
+    rates = named("requests", rate, "requests/s")
+    chips = named("chips", single(a.scenario.chips))
+    return [
+        line("TPOT", step + added, "time", "mean"),
+        Line("TTFT", None, ttft.value, "time", "its own prefill, the queue before it and the host, as a fixed point"),
+        line("user", 1 / tpot, "token_rate", "interactivity"),
+        checked("requests", [requests], rate, "requests/s", "each client sends its next when it has its answer"),
+        line("throughput", rates * output, "token_rate", "output tokens of the system"),
+        line("a chip", named("throughput", single(a.output_rate), "token_rate") / chips, "token_rate"),
+        line("prompt", rates * named("input", single(a.input)), "token_rate", "prompt tokens of the system"),
+        Line("prefill", None, single(loop.prefill_share), "of the time", "share of the time that prefill adds"),
+    ]
+
+
+# Dollars
+
+
+def dollar_lines(point: Point) -> list[Line]:
+    """From the price of a chip to that of a token."""
+    answer, terms = point.alone.answer, point.scenario.terms
+    rate = chip_rate(answer)
+    hour = single(rate.hourly)
+    chips = single(point.scenario.chips)
+    system = named("chips", chips) * named("chip", hour, "USD/h")
+    lines = [*_chip_lines(point, rate, terms), line("system", system, "USD/h")]
+    second = named("system", hour * chips, "USD/h") / named("hour", HOUR, "s")
+    million = named("million", 1e6)
+    out = named("output", single(answer.output_rate), "token_rate")
+    prompt = named("input", single(answer.input_rate), "token_rate")
+    if isinstance(answer, StepAnswer):
+        lines.append(line("output", second / out * million, "USD", "per million output tokens"))
+        lines.append(line("input", second / prompt * million, "USD", "per million prompt tokens"))
+        return lines
+    share = named("prefill share", single(answer.loop.prefill_share))
+    lines.append(line("blended", second / (prompt + out) * million, "USD", "per million tokens, in and out"))
+    lines.append(line("output", second * (1 - share) / out * million, "USD", "per million output tokens"))
+    lines.append(line("input", second * share / prompt * million, "USD", "per million prompt tokens"))
+    return lines
+
+
+def _chip_lines(point: Point, rate: Rate, terms: Terms) -> list[Line]:
+    """What one chip costs an hour, by rent or by capital."""
+    price = point.scenario.chip.price
+    used = named("utilization", terms.utilization)
+    if rate.by == "rent":
+        rent = terms.rent if terms.rent is not None else single(price.rent) if price.rent is not None else 0.0
+        origin = "the scenario's" if terms.rent is not None else f"the chip's own, as of {price.as_of}"
+        return [checked("chip", [named("rent", rent, "USD/h") / used], single(rate.hourly), "USD/h", f"rent is {origin}")]
+    capital = terms.capital if terms.capital is not None else single(price.system) if price.system is not None else 0.0
+    yearly = named("capital", capital, "USD") / (named("hours a year", YEAR_HOURS) * used)
+    factor = named("recovery", recovery_factor(terms.interest, terms.years))
+    watts = (named("board", single(point.alone.answer.power), "power") + named("overhead", terms.overhead, "power")) * named("PUE", terms.pue)
+    facility = single(wall_power(point.alone.answer.power, terms))
+    energy = named("wall power", facility / 1e3, "kW") * named("electricity", terms.electricity, "USD/kWh")
+    parts = {name: single(value) for name, value in rate.parts.items()}
+    note = f"{quantity(terms.years, 'years')} at {100 * terms.interest:g} % a year: r / (1 - (1 + r)^-n)"
+    return [
+        checked("capital", [yearly * factor], parts["capital"], "USD/h", note),
+        checked("operation", [yearly * named("operation", terms.operation)], parts["operation"], "USD/h"),
+        checked("wall power", [watts], facility, "power"),
+        checked("power", [energy], parts["power"], "USD/h"),
+        line("chip", total([named(name, value, "USD/h") for name, value in parts.items()]), "USD/h"),
+    ]
+
+
+def energy_line(point: Point) -> Line:
+    """Facility energy of an output token."""
+    answer, terms = point.alone.answer, point.scenario.terms
+    watts = (named("board", single(answer.power), "power") + named("overhead", terms.overhead, "power")) * named("PUE", terms.pue)
+    chips = named("chips", single(point.scenario.chips))
+    joules: Term = watts * chips / named("throughput", single(answer.output_rate), "token_rate")
+    return checked("energy", [joules], point.metric("energy_per_token"), "energy", "per output token, of the facility")
+
+
+def sequences_term(point: Point) -> Term:
+    """Sequences that the busiest rank holds: ceil(batch / ranks)."""
+    split = point.scenario.split
+    groups = named("ranks", single(split.data) * single(split.attention_data))
+    return rounded_up(named("batch", single(point.alone.answer.batch)) / groups)

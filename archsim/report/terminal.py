@@ -1,0 +1,126 @@
+"""The answer in the terminal: one sentence first, then tables."""
+
+import os
+import sys
+import textwrap
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from archsim.explore.result import Result
+from archsim.report.point import Point, main_point
+from archsim.report.steps import steps_of
+from archsim.report.tables import (
+    Table,
+    answer_rows,
+    kernel_table,
+    memory_table,
+    proposal_table,
+    sweep_table,
+    time_table,
+)
+from archsim.report.words import question_label, sentence, slo_label, slo_sentence, split_of, system_label
+from archsim.units import show
+
+PIPED = 140  # columns where the output is not a terminal and says no width
+MAIN = 4  # assumptions shown
+
+
+def console(error: bool = False) -> Console:
+    """A console for plain text: names from files are never taken for markup."""
+    stream = sys.stderr if error else sys.stdout
+    width = None if stream.isatty() else int(os.environ.get("COLUMNS") or PIPED)
+    return Console(file=stream, markup=False, highlight=False, emoji=False, width=width)
+
+
+def print_table(out: Console, table: Table) -> None:
+    """One table with its title above and its caption below."""
+    if not table.rows:
+        return
+    rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for index, column in enumerate(table.columns):
+        words = table.is_text(index)
+        rich.add_column(Text(column), justify="left" if words else "right", overflow="fold", no_wrap=not words)
+    for index, row in enumerate(table.rows):
+        style = "bold" if index in table.marked else ""
+        rich.add_row(*(Text(cell, style=style) for cell in row))
+    if table.title:
+        out.print(Text(f"\n{table.title}", style="bold"))
+    out.print(rich)
+    if table.caption:
+        out.print(Text(table.caption, style="dim"))
+
+
+def print_answer(out: Console, result: Result) -> None:
+    """The whole answer of a result at its best point, or the refusal where nothing is feasible."""
+    point = main_point(result)
+    if not point.feasible:
+        print_refusal(out, point)
+        return
+    _paragraph(out, sentence(point), "bold")
+    if note := slo_sentence(result):
+        _paragraph(out, note)
+    for note in notes(point):
+        _paragraph(out, note)
+    out.print()
+    for name, value in answer_rows(point):
+        out.print(Text(f"  {name:<38}{value}"))
+    if result.axes:
+        print_table(out, sweep_table(result, point.index))
+    if len(point.proposals) > 1:
+        print_table(out, proposal_table(point))
+    for step in steps_of(point):
+        print_table(out, time_table(step))
+        print_table(out, kernel_table(step))
+    print_table(out, memory_table(point))
+    _assumptions(out, result)
+
+
+def print_refusal(out: Console, point: Point) -> None:
+    """Why a point is infeasible and what would help."""
+    for text in refusal(point):
+        _paragraph(out, text)
+    print_table(out, memory_table(point))
+
+
+def refusal(point: Point) -> list[str]:
+    """The refusal of an infeasible point, sentence by sentence: what does not fit, why, and what would."""
+    found = point.diagnosis
+    plan = split_of(point.scenario.split)
+    scope = "" if point.result.proposals == 1 else f", the nearest of {point.result.proposals} proposals"
+    lines = [f"{system_label(point.scenario)} cannot run {question_label(point)} ({plan}{scope})."]
+    if found is not None:
+        lines.append(found.reason[0].upper() + found.reason[1:] + ".")
+        lines += [f"What would help: {fix}." for fix in found.fixes]
+    return lines
+
+
+def notes(point: Point) -> list[str]:
+    """What a reader should know beside the numbers."""
+    scenario, context = point.scenario, point.scenario.context
+    found = []
+    if point.mode == "step" and context is not None and float(context.max()) > scenario.model.max_context:
+        found.append(f"Note: {scenario.model.name} is made for contexts of at most {scenario.model.max_context:,} tokens.")
+    infeasible = int((~point.result.feasible).sum())
+    if infeasible:
+        found.append(f"{infeasible} of the {point.result.feasible.size} points are infeasible.")
+    return found
+
+
+def _paragraph(out: Console, text: str, style: str = "") -> None:
+    out.print(Text(text, style=style))
+
+
+def _assumptions(out: Console, result: Result) -> None:
+    found = result.assumptions
+    if not found:
+        return
+    out.print(Text(f"\nThe answer rests on {len(found)} assumption{'s' if len(found) > 1 else ''} of its files", style="bold"))
+    for source in found[:MAIN]:
+        what = textwrap.shorten(", ".join(source.of), 60, placeholder=" ...")
+        out.print(Text(f"  {what}: {textwrap.shorten(source.ref, 160, placeholder=' ...')} ({source.file})"))
+    if len(found) > MAIN:
+        out.print(Text(f"  and {len(found) - MAIN} more: `--html` lists all with their sources"))
+    _ = slo_label, show
