@@ -10,7 +10,7 @@ from archsim.catalog import StrictModel
 from archsim.fields import Bandwidth, Fraction, NonNegative, Positive, Seconds
 
 TILES = ((16, 64), (64, 64), (64, 128), (128, 128), (128, 256))
-SPLITS = (1, 2, 3, 4, 6, 8)
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 EXPERT_TILES = (8, 16, 32, 64, 128, 256)
 ATTENTION_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 

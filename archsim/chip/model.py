@@ -34,12 +34,16 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Power:
-    """Board power (W): limit, idle with a context alive, floor while any kernel runs, and the cap in use."""
+    """Board power (W): limit, idle with a context alive, floor while any kernel runs, and the cap in use.
+
+    `sustained` is the cap at which kernels were calibrated; a lower `cap` slows what would draw more.
+    """
 
     tdp: Array
     idle: Array
     active: Array
     cap: Array
+    sustained: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +82,14 @@ class Generation:
                 found = sets[name]
                 if isinstance(found, as_class):
                     return found
-        have = ", ".join(sorted(sets)) or "none"
+        have = ", ".join(sorted(name for name in sets)) or "none"
         raise KeyError(f"generation {self.name!r} has no {family} constants of stack {stack!r} for {' or '.join(formats)} (it has: {have})")
+
+    def variant(self, stack: str, family: str, formats: tuple[str, ...], name: str) -> Constants | None:
+        """The set of another kernel that the library picks in the case `name` (`<format>_<name>`); None where there is none."""
+        sets = self.kernels.get(stack, {}).get(family, {})
+        first = next((fmt for fmt in formats if fmt in sets), "any")
+        return sets.get(f"{first}_{name}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -183,7 +183,7 @@ def _chip(file: ChipFile, generation: Generation, path: str) -> Chip:
         cache=array(file.cache.capacity),
         memory=Memory(file.memory.technology, array(file.memory.capacity), array(file.memory.bandwidth)),
         links=links,
-        power=Power(array(power.tdp), array(power.idle), array(power.active), array(power.cap * power.tdp)),
+        power=Power(array(power.tdp), array(power.idle), array(power.active), *[array(power.cap * power.tdp)] * 2),
         energy=Energy(array(file.energy.byte), {f: array(e) for f, e in file.energy.flop.items()}, array(file.energy.exponential)),
         price=_price(file.price),
         generation=generation,

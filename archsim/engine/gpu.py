@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.arrays import Array, array, blocked
+from archsim.arrays import Array, Inputs, array
 from archsim.chip.constants import AllReduce, AllToAll, Constants, ContextAttention, Elementwise, Experts, Gemm, GenerationAttention
 from archsim.chip.model import Chip
 from archsim.engine.attention import context, context_bytes, generation, generation_bytes
@@ -15,6 +15,7 @@ from archsim.engine.cost import Cost
 from archsim.engine.elementwise import elementwise, elementwise_bytes
 from archsim.engine.experts import experts, experts_bytes
 from archsim.engine.gemm import gemm, gemm_bytes
+from archsim.engine.power import Counts, counted, throttled
 from archsim.mapping.plan import Kernel
 from archsim.workload.operators import context_flops, experts_flops, gemm_flops, generation_flops
 
@@ -51,13 +52,21 @@ def price(kernel: Kernel, chip: Chip, stack: str) -> Cost:
     timing, as_class = FORMS[kernel.kind]
     constants = chip.generation.constants(stack, kernel.kind, _formats(kernel), as_class)
     seconds, parts = timing(kernel, chip, constants)
+    sliced = chip.generation.variant(stack, kernel.kind, _formats(kernel), "sliced")
+    if sliced is not None:
+        seconds, parts = _where(kernel.dims["expert_ranks"] > 1, (seconds, parts), timing(kernel, chip, sliced))
     if kernel.kind in ("all_reduce", "all_to_all"):
         return Cost(seconds, parts, link_bytes=link_bytes(kernel), energy=chip.power.active * seconds)
-    flop = chip.energy.flop.get(kernel.compute, chip.energy.flop["bf16"])
-    rates = {"byte": chip.energy.byte, "flop": flop, "exponential": chip.energy.exponential}
-    limits = {"active": chip.power.active, "cap": chip.power.cap, "seconds": seconds}
-    done = blocked(lambda x: _work(replace(kernel, dims=x)), {**kernel.dims, **rates, **limits})
-    return Cost(seconds, parts, done[0], done[1], energy=done[2])
+    return throttled(seconds, parts, work(kernel, chip), chip)
+
+
+Timed = tuple[Array, dict[str, Array]]
+
+
+def _where(condition: "np.typing.NDArray[np.bool_]", yes: Timed, no: Timed) -> Timed:
+    """Seconds and parts of one kernel or the other, as libraries dispatch."""
+    parts = {name: np.where(condition, part, no[1][name]) for name, part in yes[1].items()}
+    return np.where(condition, yes[0], no[0]), parts
 
 
 def _formats(kernel: Kernel) -> tuple[str, ...]:
@@ -82,7 +91,8 @@ def kernel_flops(kernel: Kernel) -> Array:
     return array(0.0)
 
 
-def _exponentials(kernel: Kernel) -> Array:
+def exponentials(kernel: Kernel) -> Array:
+    """Exponentials of one rank: one a score of attention."""
     d = kernel.dims
     if kernel.kind in ("generation_attention", "mla_generation"):
         return d["tokens"] * d["queries"] * d["heads"]
@@ -91,9 +101,11 @@ def _exponentials(kernel: Kernel) -> Array:
     return array(0.0)
 
 
-def _work(kernel: Kernel) -> tuple[Array, Array, Array]:
-    """FLOPs, bytes and joules: a floor while any kernel runs, every byte, FLOP and exponential; capped by the board."""
-    x = kernel.dims
-    flops, moved = kernel_flops(kernel), BYTES[kernel.kind](kernel)
-    energy = x["active"] * x["seconds"] + x["byte"] * moved + x["flop"] * flops + x["exponential"] * _exponentials(kernel)
-    return flops, moved, np.minimum(energy, x["cap"] * x["seconds"])
+def work(kernel: Kernel, chip: Chip) -> Counts:
+    """What a kernel does and the energy that takes."""
+
+    def done(dims: Inputs) -> tuple[Array, Array, Array]:
+        part = replace(kernel, dims=dims)
+        return kernel_flops(part), BYTES[kernel.kind](part), exponentials(part)
+
+    return counted(done, kernel.dims, chip, kernel.compute)

@@ -1,6 +1,6 @@
 """The cost of one placed step: every kernel priced, and its lanes run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from archsim.engine.cost import Cost, total
 from archsim.engine.gpu import price
 from archsim.engine.lanes import Schedule, Timed, run
 from archsim.mapping.pipeline import largest
-from archsim.mapping.plan import Kernel, Plan
+from archsim.mapping.plan import Kernel, Plan, Task
 
 KINDS = {"gpu": price}
 WIDE = ("generation_attention", "mla_generation")  # the kernels that know both batch and context
@@ -80,9 +80,14 @@ def run_step(plan: Plan, chip: Chip, stack: str) -> PricedStep:
     }
     launch = {}
     if plan.launch:
-        launch = {block: array(plan.launch * len(tasks)) for block, tasks in plan.blocks.items()}
+        launch = {block: plan.launch * _launches(tasks) for block, tasks in plan.blocks.items()}
     schedule = run(timed, plan.sequence, np.asarray(plan.host), launch)
     return PricedStep(plan, costs, schedule, _hop(plan, chip))
+
+
+def _launches(tasks: Sequence[Task]) -> Array:
+    """Kernels of a block; a collective of one rank is none."""
+    return sum((np.where(task.kernel.dims.get("ranks", array(2.0)) > 1, 1.0, 0.0) for task in tasks), array(0.0))
 
 
 def _hop(plan: Plan, chip: Chip) -> Array:

@@ -212,7 +212,7 @@ def evaluate_steady(scenario: Scenario) -> SteadyAnswer:
     d = deployment_of(scenario)
     if scenario.input is None or scenario.output is None or scenario.batch is None:
         raise ValueError("the steady answer needs `traffic`")
-    loop = steady(d, scenario.batch, scenario.input, scenario.output)
+    loop = steady(d, scenario.batch, scenario.input, scenario.output, scenario.cached)
     return SteadyAnswer(scenario, d, scenario.batch, scenario.input, scenario.output, loop)
 
 

@@ -12,7 +12,7 @@ from archsim.catalog import CatalogError, Document, Fault, Mark, StrictModel, fe
 from archsim.chip.model import Chip, with_value
 from archsim.chip.schema import load_chip
 from archsim.economics.terms import Terms
-from archsim.fields import Count, FormatName, NonNegative, Seconds, TokensPerSecond
+from archsim.fields import Count, FormatName, Natural, NonNegative, Seconds, TokensPerSecond, Watts
 from archsim.mapping.mapper import Mapper, load_mapper
 from archsim.mapping.options import Options
 from archsim.mapping.runtime import Runtime, load_runtime
@@ -26,6 +26,7 @@ from archsim.yamlmarks import shown
 
 Loaded = TypeVar("Loaded")
 
+NUMBERS = ("batch", "context", "input", "output", "cached", "skew")
 EXPERT_SKEW = 1.2  # exponent of expert popularity that explains measured decode of five MoE families
 
 
@@ -41,6 +42,7 @@ class TrafficFile(StrictModel):
 
     input: Count = Field(description="prompt tokens")
     output: Count = Field(description="generated tokens")
+    cached: Natural = Field(0, description="prompt tokens found in the prefix cache")
 
 
 class SloFile(StrictModel):
@@ -89,6 +91,7 @@ class ScenarioFile(StrictModel):
     mapper: str = "auto"
     split: SplitFile | None = None
     placement: Options = Options()
+    power_cap: Watts | None = Field(None, description="board power of a chip at the most; default: its own limit")
     batch: Count | tuple[Count, ...] | None = None
     context: Count | tuple[Count, ...] | None = None
     traffic: TrafficFile | None = None
@@ -114,6 +117,7 @@ class Scenario:
     context: Array | None
     input: Array | None
     output: Array | None
+    cached: Array
     slo: SloFile
     objective: ObjectiveFile
     skew: Array
@@ -147,7 +151,11 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
     faults = [*loader.faults, *_check(file, document)]
     if faults or model is None or runtime is None or mapper is None or None in chips.values():
         raise CatalogError(faults)
-    pools = {name: Pool(chip, array(file.pools[name].count)) for name, chip in chips.items() if chip is not None}
+    pools = {
+        name: Pool(_capped(chip, file.power_cap), array(file.pools[name].count))
+        for name, chip in chips.items()
+        if chip is not None
+    }
     system = System(pools)
     given = None if file.split is None else split_of(**file.split.model_dump())
     try:
@@ -167,12 +175,18 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         context=_numbers(file.context),
         input=None if file.traffic is None else array(file.traffic.input),
         output=None if file.traffic is None else array(file.traffic.output),
+        cached=array(0.0 if file.traffic is None else file.traffic.cached),
         slo=file.slo,
         objective=file.objective,
         skew=array(file.routing.skew),
         options=file.placement,
         terms=file.economics,
     )
+
+
+def _capped(chip: Chip, cap: float | None) -> Chip:
+    """The chip under a power cap, if it is below its own."""
+    return chip if cap is None else with_value(chip, ("power", "cap"), np.minimum(array(cap), chip.power.sustained))
 
 
 class _Loader:
@@ -210,12 +224,12 @@ def _numbers(value: int | tuple[int, ...] | None) -> Array | None:
 def with_fields(scenario: Scenario, fields: Mapping[str, Array]) -> Scenario:
     """A copy of a scenario with numbers replaced by arrays.
 
-    Names are `batch`, `context`, `input`, `output`, `skew`, `chips`, or `chip.` and `split.` followed by a field, such as
+    Names are those of NUMBERS, `chips`, or `chip.` and `split.` followed by a field, such as
     `chip.memory.bandwidth` (SI units). Raises KeyError naming what exists.
     """
     for name, value in fields.items():
         head, _, rest = name.partition(".")
-        if name in ("batch", "context", "input", "output", "skew"):
+        if name in NUMBERS:
             scenario = with_value(scenario, (name,), value)
         elif name == "chips":
             scenario = replace(scenario, system=_pool(scenario, Pool(scenario.chip, value)))
@@ -225,7 +239,7 @@ def with_fields(scenario: Scenario, fields: Mapping[str, Array]) -> Scenario:
         elif head == "split" and rest:
             scenario = replace(scenario, split=with_value(scenario.split, (rest,), value))
         else:
-            raise KeyError(f"no field {name!r}; there are batch, context, input, output, skew, chips, chip.* and split.*")
+            raise KeyError(f"no field {name!r}; there are {', '.join(NUMBERS)}, chips, chip.* and split.*")
     return scenario
 
 

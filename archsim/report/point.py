@@ -67,17 +67,17 @@ class Point:
     @cached_property
     def proposals(self) -> list[Proposal]:
         """Every proposal at this point: the chosen one first, then by the objective, unusable ones last."""
-        if any(name.startswith("split.") for name in self.result.axes):
-            splits = self.alone.scenario.split
-        else:
-            splits = _flat(self.result.scenario.split, self.result.proposals)
-        priced = run(replace(self.alone.scenario, split=splits), self.mode, self._fields())
+        priced = run(self.undecided, self.mode, {"batch": self.alone.answer.batch.ravel()})
         name, sign = objective(self.result.scenario, self.mode)
         found = _proposals(priced, self.alone.scenario.split)
         return sorted(found, key=lambda p: (not p.chosen, bool(p.reason), sign * p.metrics[name]))
 
-    def _fields(self) -> dict[str, object]:
-        return {"batch": self.alone.answer.batch.ravel()}
+    @property
+    def undecided(self) -> Scenario:
+        """The scenario of the point with every proposed split, along one axis."""
+        if any(name.startswith("split.") for name in self.result.axes):
+            return self.alone.scenario
+        return replace(self.alone.scenario, split=_flat(self.result.scenario.split, self.result.proposals))
 
 
 def single(value: Array) -> float:

@@ -137,6 +137,26 @@ class StepTime:
         return found
 
 
+CAUSES: dict[str, tuple[str, ...]] = {
+    "memory": ("memory", "bandwidth"),
+    "compute": ("compute",),
+    "losses of the matrix units": ("quantization", "occupancy", "imbalance", "clock"),
+    "feeding the cores": ("on_chip",),
+    "imperfect overlap": ("overlap",),
+    "fixed time of kernels": ("fixed",),
+    "links": ("link", "link_bandwidth", "link_latency", "gap:link"),
+    "the host": ("gap:host",),
+    "other waiting": ("gap:compute", "gap:dependency", "gap:bubble", "gap:no_work"),
+}
+
+
+def summary(step: StepTime) -> list[tuple[str, float]]:
+    """Shares of the span by cause, largest first."""
+    causes = step.causes()
+    shares = {name: sum(causes.get(part, 0.0) for part in parts) / step.span for name, parts in CAUSES.items()}
+    return sorted(((name, share) for name, share in shares.items() if share > 0), key=lambda item: -item[1])
+
+
 def _joined(group: list[KernelTime]) -> KernelTime:
     first = group[0]
     blocks = tuple(block for item in group for block in item.blocks)

@@ -64,7 +64,7 @@ def _sweep_row(result: Result, columns: dict[str, np.ndarray], names: list[str],
         cells.append(token_rate(value).removesuffix(" tok/s") if "tok" in shown(name, value) else shown(name, value))
     degrees = [float(columns[name][index]) for name in ("tensor", "attention_data", "expert", "data")]
     reason = result.reason_at(index)
-    cells.append(f"does not fit: {reason}" if reason == "memory" else f"illegal: {reason}" if reason else split_label(*degrees))
+    cells.append("does not fit" if reason == "memory" else f"illegal: {reason}" if reason else split_label(*degrees))
     found = targets(result.scenario.slo, float(columns["tpot"][index]), float(columns["ttft"][index]))
     if found:
         missed = [target.name for target in found if not target.kept]

@@ -21,8 +21,7 @@ from archsim.report.tables import (
     sweep_table,
     time_table,
 )
-from archsim.report.words import question_label, sentence, slo_label, slo_sentence, split_of, system_label
-from archsim.units import show
+from archsim.report.words import question_label, sentence, slo_sentence, split_of, system_label, why
 
 PIPED = 140  # columns where the output is not a terminal and says no width
 MAIN = 4  # assumptions shown
@@ -39,7 +38,7 @@ def print_table(out: Console, table: Table) -> None:
     """One table with its title above and its caption below."""
     if not table.rows:
         return
-    rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=any(table.columns))
     for index, column in enumerate(table.columns):
         words = table.is_text(index)
         rich.add_column(Text(column), justify="left" if words else "right", overflow="fold", no_wrap=not words)
@@ -62,7 +61,8 @@ def print_answer(out: Console, result: Result) -> None:
     _paragraph(out, sentence(point), "bold")
     if note := slo_sentence(result):
         _paragraph(out, note)
-    for note in notes(point):
+    steps = steps_of(point)
+    for note in (*(why(step) for step in steps), *notes(point)):
         _paragraph(out, note)
     out.print()
     for name, value in answer_rows(point):
@@ -71,7 +71,7 @@ def print_answer(out: Console, result: Result) -> None:
         print_table(out, sweep_table(result, point.index))
     if len(point.proposals) > 1:
         print_table(out, proposal_table(point))
-    for step in steps_of(point):
+    for step in steps:
         print_table(out, time_table(step))
         print_table(out, kernel_table(step))
     print_table(out, memory_table(point))
@@ -123,4 +123,3 @@ def _assumptions(out: Console, result: Result) -> None:
         out.print(Text(f"  {what}: {textwrap.shorten(source.ref, 160, placeholder=' ...')} ({source.file})"))
     if len(found) > MAIN:
         out.print(Text(f"  and {len(found) - MAIN} more: `--html` lists all with their sources"))
-    _ = slo_label, show

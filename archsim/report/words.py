@@ -8,6 +8,7 @@ from archsim.explore.result import METRICS, Result
 from archsim.explore.scenario import Scenario, SloFile
 from archsim.mapping.split import Split
 from archsim.report.point import Point
+from archsim.report.steps import StepTime, summary
 from archsim.units import show
 from archsim.workload.model import Precision
 
@@ -26,12 +27,12 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 1: "14 %", "3.2 %", "under 0.1 %"."""
+    """A share of 1: "14 %", "3.2 %", "<0.1 %"."""
     if not math.isfinite(share):
         return "n/a"
     value = 100.0 * share
     if 0 < value < 0.095:
-        return "under 0.1 %"
+        return "<0.1 %"
     return f"{value:.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
 
 
@@ -170,6 +171,12 @@ def sentence(point: Point) -> str:
         cost = f"{dollars(metric('cost_per_token'))} per million tokens, in and out together"
         text = f"{label} serves {question}, at {user}: TTFT {shown('ttft', metric('ttft'))}"
     return f"{text}, {token_rate(metric('throughput'))} of output, {cost}; {choice_label(point)}."
+
+
+def why(step: StepTime) -> str:
+    """Where the time of a step goes, in one sentence."""
+    shares = ", ".join(f"{percent(share)} {name}" for name, share in summary(step) if share >= 0.005)
+    return f"{step.title} of {show(step.span, 'time')}: {shares}."
 
 
 def choice_label(point: Point) -> str:

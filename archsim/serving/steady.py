@@ -13,7 +13,7 @@ from archsim.engine.step import PricedStep, run_step
 from archsim.mapping.memory import memory_plan
 from archsim.mapping.place import Deployment, place
 from archsim.mapping.plan import MemoryPlan
-from archsim.workload.model import Moe
+from archsim.workload.model import LatentAttention, Moe
 from archsim.workload.step import decode, prefill
 
 ROUNDS = 40  # of the damped fixed point; it settles to 1e-9 in about 25
@@ -47,17 +47,17 @@ class Steady:
         return _interpolate(np.log(self.joined), np.log(self.knots), values)
 
 
-def steady(d: Deployment, clients: Array, prompt: Array, output: Array) -> Steady:
+def steady(d: Deployment, clients: Array, prompt: Array, output: Array, cached: Array) -> Steady:
     """The closed loop of `clients` in all, each request with `prompt` tokens in and `output` tokens out.
 
-    The last axis of every swept array must have length 1: mixed steps are priced along it.
+    `cached` tokens of each prompt are found in the prefix cache, and at least the last one is computed. The last axis of every swept array must have length 1: mixed steps are priced along it.
     """
     groups = d.split.groups
     memory = memory_plan(d, clients, prompt + HELD * output)
     room = np.floor(np.maximum(memory.free_for_kv, 0.0) / memory.kv_per_sequence) * groups
     running = np.maximum(np.minimum(clients, room), 1.0)
     plain = run_step(place(d, decode(running, prompt + output / 2.0, d.model.clips)), d.chip, d.runtime.stack)
-    loop = _Loop(d, clients, running, prompt, output, groups, plain.turnaround)
+    loop = _Loop(d, clients, running, prompt, output, np.minimum(cached, prompt - 1.0), plain.turnaround)
     mixed = loop.mixed_steps()
     joined, seconds, ttft, tpot = loop.settle(_with_prefill(plain, mixed))
     rate = clients / (ttft + output * tpot)
@@ -75,8 +75,13 @@ class _Loop:
     running: Array
     prompt: Array
     output: Array
-    groups: Array
+    cached: Array
     plain: Array
+
+    @property
+    def fresh(self) -> Array:
+        """Tokens of a prompt that are computed."""
+        return self.prompt - self.cached
 
     @property
     def chunk(self) -> float:
@@ -86,12 +91,12 @@ class _Loop:
     @property
     def chunks(self) -> Array:
         """Steps one prompt needs."""
-        return np.ceil(self.prompt / self.chunk)
+        return np.ceil(self.fresh / self.chunk)
 
     @property
     def most(self) -> Array:
         """Requests that fit into one step of all ranks."""
-        return self.groups * np.maximum(np.floor(self.chunk / self.prompt), 1.0)
+        return self.d.split.groups * np.maximum(np.floor(self.chunk / self.fresh), 1.0)
 
     def knots(self) -> Array:
         """Numbers of requests a step, from 1 to the most, along the last axis."""
@@ -99,8 +104,8 @@ class _Loop:
 
     def mixed_steps(self) -> PricedStep:
         """Decode of all running sequences with a chunk of prefill, at every knot."""
-        tokens = np.minimum(self.prompt, self.chunk)
-        prefix = np.maximum(self.prompt - tokens, 0.0) / 2.0
+        tokens = self.fresh / self.chunks
+        prefix = self.cached + (self.fresh - tokens) / 2.0
         clips = self.d.model.clips
         context = self.prompt + self.output / 2.0
         step = decode(self.running, context, clips) + prefill(tokens, prefix, self.knots(), clips)
@@ -147,8 +152,10 @@ def _with_prefill(plain: PricedStep, mixed: PricedStep) -> Array:
 
 
 def expert_layers(d: Deployment) -> float:
-    """Layers with routed experts."""
-    return float(sum(count for block, count in d.model.counted() if isinstance(block.ffn, Moe)))
+    """Layers with routed experts, those with latent attention counted three times: more host work before a first token."""
+    weights = [3.0 if isinstance(block.attention, LatentAttention) else 1.0 for block, _ in d.model.counted()]
+    layers = [count if isinstance(block.ffn, Moe) else 0 for block, count in d.model.counted()]
+    return float(sum(weight * count for weight, count in zip(weights, layers, strict=True)))
 
 
 def _interpolate(at: Array, knots: Array, values: Array) -> Array:

@@ -1,0 +1,186 @@
+"""An answer as data: versioned JSON with no NaN, keys in order, the same bytes for the same answer."""
+
+import json
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from archsim import __version__
+from archsim.explore.evaluate import chip_rate
+from archsim.explore.result import METRICS, Result
+from archsim.explore.scenario import Scenario
+from archsim.report.point import Point, main_point, single
+from archsim.report.steps import KernelTime, StepTime, steps_of
+from archsim.report.words import sentence, slo_sentence
+from archsim.workload.model import CLASSES
+
+SCHEMA = 1
+DIGITS = 12  # of a float: beyond them machines differ
+UNITS = {
+    "time": "s",
+    "token_rate": "tok/s",
+    "token_price": "USD/Mtok",
+    "power": "W",
+    "energy": "J",
+    "bytes": "B",
+    "": "1",
+}
+
+Json = object
+
+
+def to_json(*results: Result) -> str:
+    """Results of one scenario as JSON text.
+
+    Numbers are SI, prices USD per million tokens. What is undefined is null, and `reasons` says why, point by point.
+    Arrays have the shape of `axes`, in the order of `axis_order`.
+    """
+    data = {
+        "archsim": SCHEMA,
+        "version": __version__,
+        "scenario": _scenario(results[0].scenario) if results else None,
+        "answers": [_answer(result) for result in results],
+    }
+    return json.dumps(clean(data), sort_keys=True, indent=1, allow_nan=False) + "\n"
+
+
+def clean(value: Json) -> Json:
+    """Plain data: arrays as lists, floats rounded, and null for what is not finite."""
+    if isinstance(value, dict):
+        return {str(key): clean(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return clean(value.tolist())
+    if isinstance(value, list | tuple):
+        return [clean(item) for item in value]
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | float | np.number):
+        return _number(float(value))
+    return value
+
+
+def _number(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    rounded = float(f"{value:.{DIGITS}g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
+
+
+def _scenario(scenario: Scenario) -> Json:
+    precision = {name: getattr(scenario.precision, name).name for name in CLASSES}
+    slo = {name: value for name, value in scenario.slo if value is not None}
+    return {
+        "name": scenario.name,
+        "model": scenario.model.name,
+        "chip": scenario.chip.name,
+        "chips": scenario.chips.ravel(),
+        "runtime": {"name": scenario.runtime.name, "version": scenario.runtime.version},
+        "mapper": None if scenario.mapper is None else scenario.mapper.name,
+        "precision": precision,
+        "traffic": None if scenario.input is None or scenario.output is None else {"input": scenario.input, "output": scenario.output},
+        "slo": slo,
+        "objective": {name: value for name, value in scenario.objective if value is not None},
+        "economics": dict(scenario.terms),
+        "expert_skew": scenario.skew.ravel(),
+    }
+
+
+def _answer(result: Result) -> Json:
+    point = main_point(result)
+    degrees = result.table()
+    plan = {name: degrees[name].reshape(result.shape) for name in ("tensor", "attention_data", "expert", "data")}
+    reasons = np.array([result.reason_at(index) for index in range(result.feasible.size)], dtype=object)
+    return {
+        "mode": result.mode,
+        "axes": {name: values.ravel() for name, values in result.axes.items()},
+        "axis_order": list(result.axes),
+        "metrics": {name: _metric(result, name) for name in METRICS},
+        "plan": plan,
+        "proposals": result.proposals,
+        "feasible": result.feasible,
+        "reasons": reasons.reshape(result.shape),
+        "meets_slo": result.meets_slo,
+        "best": _best(point) if point.feasible else None,
+        "refusal": None if point.feasible else _refusal(point),
+        "assumptions": [_source(source) for source in result.assumptions],
+    }
+
+
+def _metric(result: Result, name: str) -> Json:
+    dimension, meaning, _ = METRICS[name]
+    return {"unit": UNITS[dimension], "meaning": meaning, "values": result.metric(name)}
+
+
+def _source(source: object) -> Json:
+    return {name: getattr(source, name) for name in ("of", "kind", "ref", "file")}
+
+
+def _best(point: Point) -> Json:
+    """The point a report is about, taken apart: time, memory, money, and the alternatives."""
+    rate = chip_rate(point.alone.answer)
+    plan = point.alone.answer.memory
+    return {
+        "index": point.index,
+        "at": point.result.point(point.index),
+        "sentence": sentence(point),
+        "slo": slo_sentence(point.result) or None,
+        "metrics": {name: point.metric(name) for name in METRICS},
+        "steps": [_step(step) for step in steps_of(point)],
+        "memory": {
+            "parts": {name: single(value) for name, value in plan.parts.items()},
+            "needed": single(plan.needed),
+            "capacity": single(plan.capacity),
+        },
+        "chip_hour": {"by": rate.by, "parts": {name: single(value) for name, value in rate.parts.items()}, "unit": "USD/h"},
+        "proposals": [_proposal(proposal) for proposal in point.proposals],
+    }
+
+
+def _proposal(proposal: object) -> Json:
+    names = ("tensor", "attention_data", "expert", "data", "chosen", "metrics", "reason")
+    return {name: getattr(proposal, name) for name in names}
+
+
+def _step(step: StepTime) -> Json:
+    return {
+        "title": step.title,
+        "span": step.span,
+        "lanes": {lane.name: {"parts": lane.parts, "gaps": lane.gaps} for lane in step.lanes},
+        "kernels": _kernels(step.by_name),
+        "utilization": {"compute": step.compute_share, "memory": step.memory_share, "links": step.link_share},
+    }
+
+
+def _kernels(items: Iterable[KernelTime]) -> Json:
+    return [
+        {
+            "name": item.name,
+            "kind": item.kernel.kind,
+            "role": item.kernel.role,
+            "blocks": item.blocks,
+            "layers": item.layers,
+            "seconds": item.seconds,
+            "parts": item.parts,
+            "flops": item.flops,
+            "bytes": item.bytes,
+            "link_bytes": item.link_bytes,
+            "limit": item.limit,
+        }
+        for item in items
+    ]
+
+
+def _refusal(point: Point) -> Json:
+    found = point.diagnosis
+    if found is None:
+        return {"reason": point.result.reason_at(point.index)}
+    return {
+        "at": point.result.point(point.index),
+        "reason": found.reason,
+        "resource": found.resource,
+        "needed": found.needed,
+        "available": found.available,
+        "parts": dict(found.parts),
+        "fixes": list(found.fixes),
+    }

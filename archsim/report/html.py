@@ -1,0 +1,177 @@
+"""One self-contained HTML file: the answer, why, and what it rests on. Works offline and prints."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from archsim import __version__
+from archsim.explore.result import Result
+from archsim.explore.scenario import Scenario
+from archsim.report import figures as draw
+from archsim.report import tradeoff
+from archsim.report.document import clean
+from archsim.report.explain import memory_section
+from archsim.report.kernels import constants_of
+from archsim.report.point import Point, main_point
+from archsim.report.roofline import roofline
+from archsim.report.steps import StepTime, steps_of
+from archsim.report.sums import dollar_lines, energy_line, rate_lines
+from archsim.report.tables import Table, economics_table, kernel_table, memory_table, proposal_table, sweep_table
+from archsim.report.terminal import notes, refusal
+from archsim.report.words import percent, question_label, sentence, shown, slo_sentence, system_label, targets, why
+from archsim.sources import Source
+from archsim.units import show
+
+EVERY_KERNEL = 200
+MOST_TEXT = 20_000  # characters of a scenario file that are shown
+
+
+@dataclass(eq=False)
+class _Figures:
+    """Figures by the id of their place on the page."""
+
+    by_id: dict[str, draw.Figure] = field(default_factory=dict)
+
+    def add(self, figure: draw.Figure) -> dict[str, object]:
+        """Keeps a figure; what the template needs to place it."""
+        name = f"figure-{len(self.by_id) + 1}"
+        self.by_id[name] = figure
+        return {"id": name, "height": figure["layout"]["height"]}
+
+    def as_json(self) -> Markup:
+        """All figures as JSON that is safe inside a script element."""
+        text = json.dumps(clean(self.by_id), sort_keys=True, allow_nan=False)
+        for character in "<>&'":
+            text = text.replace(character, f"\\u{ord(character):04x}")
+        return Markup(text)
+
+
+def to_html(*results: Result, command: str = "") -> str:
+    """Results of one scenario as one HTML page. `command` is how to make it again."""
+    from plotly.offline import get_plotlyjs
+
+    figures = _Figures()
+    chapters = [_chapter(main_point(result), figures) for result in results]
+    scenario = results[0].scenario
+    environment = Environment(
+        loader=PackageLoader("archsim.report", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    page = environment.get_template("report.html")
+    return page.render(
+        scenario=scenario,
+        system=system_label(scenario),
+        chapters=chapters,
+        assumptions=results[0].assumptions,
+        sources=_sources(scenario),
+        calibration=_calibration([chapter["point"] for chapter in chapters if chapter["feasible"]]),
+        command=command or f"archsim run {scenario.file} --html report.html",
+        text=_text(scenario),
+        version=__version__,
+        figures=figures.as_json(),
+        plotly=Markup(get_plotlyjs()),
+    )
+
+
+def _text(scenario: Scenario) -> str:
+    """The scenario's file as it stands; empty where it cannot be read any more."""
+    try:
+        return Path(scenario.file).read_text(encoding="utf-8")[:MOST_TEXT]
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _sources(scenario: Scenario) -> list[Source]:
+    return [*scenario.chip.sources, *scenario.chip.generation.sources, *scenario.runtime.sources]
+
+
+def _chapter(point: Point, figures: _Figures) -> dict[str, Any]:
+    """One answer: what the template needs of it."""
+    steady = point.mode == "steady"
+    base = {
+        "point": point,
+        "feasible": point.feasible,
+        "name": "Steady state" if steady else "One decode step",
+        "anchor": point.mode,
+        "question": question_label(point),
+        "plan": proposal_table(point),
+        "memory": figures.add(draw.memory(point)),
+        "memory_table": memory_table(point),
+        "memory_lines": memory_section(point).lines,
+        "sweep": sweep_table(point.result, point.index if point.feasible else None) if point.result.axes else None,
+    }
+    return base | (_answered(point, figures) if point.feasible else {"refusal": refusal(point)})
+
+
+def _answered(point: Point, figures: _Figures) -> dict[str, Any]:
+    steps = steps_of(point)
+    curve = tradeoff.curve(point)
+    metric = point.metric
+    return {
+        "sentence": sentence(point),
+        "slo": slo_sentence(point.result),
+        "targets": targets(point.result.scenario.slo, metric("tpot"), metric("ttft")),
+        "notes": notes(point),
+        "tiles": _tiles(point),
+        "throughput": None if curve is None else figures.add(tradeoff.throughput(curve, point)),
+        "cost": None if curve is None else figures.add(tradeoff.cost(curve, point)),
+        "along": "clients" if point.mode == "steady" else "batch",
+        "steps": [_step(step, figures) for step in steps],
+        "legend": draw.legend(steps),
+        "roofline": figures.add(roofline(steps)),
+        "economics": economics_table(point),
+        "dollars": (*dollar_lines(point), energy_line(point)),
+        "rates": rate_lines(point),
+    }
+
+
+def _step(step: StepTime, figures: _Figures) -> dict[str, Any]:
+    shares = [("compute", step.compute_share), ("memory", step.memory_share), ("links", step.link_share)]
+    meanings = {
+        "compute": "FLOPs over what the matrix units could do at the peak of each format (MFU)",
+        "memory": "bytes over what the memory could move (MBU)",
+        "links": "the least time of the bytes on the wire over the span",
+    }
+    return {
+        "title": step.title,
+        "span": show(step.span, "time"),
+        "why": why(step),
+        "operators": figures.add(draw.operators(step)),
+        "lanes": figures.add(draw.lanes(step)),
+        "shares": [(name, 100 * min(share, 1.0), percent(share), meanings[name]) for name, share in shares],
+        "kernels": kernel_table(step, EVERY_KERNEL),
+    }
+
+
+def _tiles(point: Point) -> list[tuple[str, str, str]]:
+    """(value, name, remark) of the main figures."""
+    steady = point.mode == "steady"
+    metric = point.metric
+    memory = f"{percent(metric('memory_utilization'))} of {show(float(point.alone.answer.memory.capacity.ravel()[0]), 'bytes')}"
+    cost, what = ("cost_per_token", "per million tokens, in and out") if steady else ("output_cost", "per million output tokens")
+    return [
+        (f"{shown('interactivity', metric('interactivity'))}", "interactivity", f"each user; TPOT {shown('tpot', metric('tpot'))}"),
+        (shown("ttft", metric("ttft")), "time to first token", "mean, queue included" if steady else "of a lone request"),
+        (shown("throughput", metric("throughput")), "output of the system", f"{shown('throughput_per_chip', metric('throughput_per_chip'))} a chip"),
+        (shown(cost, metric(cost)), what, f"output {shown('output_cost', metric('output_cost'))}, input {shown('input_cost', metric('input_cost'))}"),
+        (show(metric("power"), "power"), "board power of a chip", f"{show(metric('energy_per_token'), 'energy')} of facility energy an output token"),
+        (show(metric("memory_needed"), "bytes"), "memory of a chip in use", memory),
+    ]
+
+
+def _calibration(points: Sequence[Point]) -> Table | None:
+    """What the kernel times were fitted on, and the error that the fits leave."""
+    rows: dict[tuple[str, ...], None] = {}
+    for point in points:
+        for step in steps_of(point):
+            for item in step.by_name:
+                found = constants_of(item.kernel, point.scenario.chip, point.scenario.runtime.stack)
+                if found is not None:
+                    error = "" if found.error is None else f"{found.error:g} %"
+                    rows[(item.kernel.kind.replace("_", " "), item.kernel.weight.name if item.flops else "", error, found.fitted_on)] = None
+    heads = ("kernel family", "format", "mean error", "fitted on")
+    return Table("", heads, tuple(sorted(rows)), texts=2, words=frozenset({3})) if rows else None

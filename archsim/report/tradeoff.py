@@ -1,0 +1,169 @@
+"""The trade-off over batch or clients: throughput a chip, and cost a token, against interactivity."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from archsim.arrays import Array
+from archsim.explore.result import Result
+from archsim.explore.run import run
+from archsim.report.figures import INK, MUTED, Figure, axis, figure, layout, text
+from archsim.report.point import Point
+from archsim.report.words import number, shown, split_label, token_rate
+
+LADDER = tuple(sorted({int(base * 2**power) for power in range(15) for base in (1, 1.5) if base * 2**power >= 1}))
+ENOUGH = 4  # points of a sweep that make a curve
+COLORS = ("#0072B2", "#D98200", "#007F5C", "#A5548A", "#5F6670", "#6FB2DA", "#F5C469", "#93D9C4")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon", "hexagon", "star-diamond")
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Feasible points along one axis, in its order; `label` says what is fixed besides."""
+
+    along: str
+    label: str
+    values: Array
+    metrics: dict[str, Array]
+    plans: list[str]
+    kept: "np.typing.NDArray[np.bool_]"
+    best: int | None
+
+
+NAMES = ("interactivity", "throughput_per_chip", "throughput", "tpot", "ttft", "cost_per_token", "output_cost")
+
+
+def curve(point: Point) -> Curve | None:
+    """The trade-off through a point; None where fewer than two points are feasible.
+
+    A sweep of `batch` is used as it is, at the point's values of the other axes; without one, the scenario is run
+    again over batches up to what fits.
+    """
+    result = point.result
+    along = "batch" if "batch" in result.axes else ""
+    if along and result.axes[along].size >= ENOUGH:
+        return _curve(result, along, _line_through(result, along, point.index), point.index)
+    swept = run(point.undecided, point.mode, {"batch": sorted({*LADDER, int(point.alone.answer.batch.ravel()[0])})})
+    at = int(np.argmin(np.abs(swept.axes["batch"] - point.alone.answer.batch.ravel()[0])))
+    return _curve(swept, "batch", np.arange(swept.feasible.size), at)
+
+
+def _line_through(result: Result, along: str, index: int) -> "np.typing.NDArray[np.int64]":
+    """Flat indices of all points that differ from one only along an axis."""
+    where = list(np.unravel_index(index, result.shape))
+    position = list(result.axes).index(along)
+    found = []
+    for step in range(result.shape[position]):
+        where[position] = np.int64(step)
+        found.append(int(np.ravel_multi_index(tuple(int(item) for item in where), result.shape)))
+    return np.array(found, dtype=np.int64)
+
+
+def _curve(result: Result, along: str, indices: "np.typing.NDArray[np.int64]", best: int) -> Curve | None:
+    columns = result.table()
+    usable = indices[result.feasible.ravel()[indices]]
+    if usable.size < 2:
+        return None
+    degrees = [columns[name][usable] for name in ("tensor", "attention_data", "expert", "data")]
+    plans = [split_label(*(float(value) for value in row)) for row in zip(*degrees, strict=True)]
+    metrics = {name: columns[name][usable] for name in NAMES}
+    at = np.flatnonzero(usable == best)
+    word = "clients" if result.mode == "steady" else "batch"
+    kept = result.meets_slo.ravel()[usable]
+    return Curve(word, "", columns[along][usable], metrics, plans, kept, int(at[0]) if at.size else None)
+
+
+def throughput(found: Curve, point: Point) -> Figure:
+    """Output tokens a second of one chip against those of one user."""
+    return _figure(found, point, "throughput_per_chip", "output of one chip (tok/s)", "linear")
+
+
+def cost(found: Curve, point: Point) -> Figure:
+    """Dollars per million tokens against the tokens a second of one user."""
+    name = "output_cost" if point.mode == "step" else "cost_per_token"
+    what = "output tokens" if point.mode == "step" else "tokens, in and out"
+    return _figure(found, point, name, f"cost per million {what} (USD)", "log")
+
+
+def _figure(found: Curve, point: Point, name: str, title: str, kind: str) -> Figure:
+    x, y = found.metrics["interactivity"], found.metrics[name]
+    line = {"type": "scatter", "mode": "lines", "x": x.tolist(), "y": y.tolist(), "hoverinfo": "skip", "showlegend": False}
+    traces: list[Figure] = [line | {"line": {"color": "#C9CED4", "width": 1.5}}]
+    labels = _labels(found, x, y, kind == "log")
+    plans = list(dict.fromkeys(found.plans))
+    for order, plan in enumerate(plans):
+        mine = [index for index, own in enumerate(found.plans) if own == plan]
+        traces.append(_plan_trace(found, plan, order, mine, x, y, labels))
+    if found.best is not None:
+        traces.append(_best_trace(found, float(x[found.best]), float(y[found.best])))
+    vertical = axis(title, type=kind) | ({"rangemode": "tozero"} if kind == "linear" else {"dtick": "D2", "tickformat": "$,.3~g"})
+    shape = layout(430, xaxis=axis("interactivity (tok/s/user)", rangemode="tozero"), yaxis=vertical, showlegend=True)
+    shape |= {"legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "title": {"text": ""}}, **_slo(point, float(x.max()))}
+    return figure(traces, shape)
+
+
+def _plan_trace(found: Curve, plan: str, order: int, mine: list[int], x: Array, y: Array, labels: set[int]) -> Figure:
+    symbol, color = SYMBOLS[order % len(SYMBOLS)], COLORS[order % len(COLORS)]
+    return {
+        "type": "scatter",
+        "mode": "markers+text",
+        "name": text(plan),
+        "x": [float(x[index]) for index in mine],
+        "y": [float(y[index]) for index in mine],
+        "text": [number(float(found.values[index])) if index in labels else "" for index in mine],
+        "textposition": "top right",
+        "textfont": {"size": 11, "color": MUTED},
+        "customdata": [_note(found, index) for index in mine],
+        "hovertemplate": "%{customdata}<extra></extra>",
+        "marker": {"color": color, "size": 8, "symbol": [symbol if found.kept[index] else f"{symbol}-open" for index in mine]},
+    }
+
+
+def _best_trace(found: Curve, x: float, y: float) -> Figure:
+    marker = {"symbol": "circle-open", "size": 18, "color": INK, "line": {"width": 2}}
+    best = found.best or 0
+    name = f"this report: {number(float(found.values[best]))} {found.along}" if found.along == "clients" else f"this report: batch {number(float(found.values[best]))}"
+    return {"type": "scatter", "mode": "markers", "x": [x], "y": [y], "name": name, "marker": marker, "hoverinfo": "skip"}
+
+
+def _note(found: Curve, index: int) -> str:
+    value = {name: float(column[index]) for name, column in found.metrics.items()}
+    what = f"{number(float(found.values[index]))} clients" if found.along == "clients" else f"batch {number(float(found.values[index]))}"
+    lines = [
+        f"<b>{what}</b>, {text(found.plans[index])}",
+        f"{token_rate(value['interactivity'])}/user, TPOT {shown('tpot', value['tpot'])}, TTFT {shown('ttft', value['ttft'])}",
+        f"{token_rate(value['throughput'])} in all, {token_rate(value['throughput_per_chip'])} a chip",
+        f"{shown('output_cost', value['output_cost'])} per million output tokens",
+    ]
+    if found.along == "clients":
+        lines[-1] = f"{shown('cost_per_token', value['cost_per_token'])} per million tokens; output alone {shown('output_cost', value['output_cost'])}"
+    return "<br>".join([*lines, "keeps the SLO" if found.kept[index] else "misses the SLO"])
+
+
+def _slo(point: Point, most: float) -> Figure:
+    """Shades the interactivity that the SLO asks for."""
+    slo = point.result.scenario.slo
+    wanted = [value for value in (slo.interactivity, None if slo.tpot is None else 1.0 / slo.tpot) if value is not None]
+    if not wanted:
+        return {}
+    least = max(wanted)
+    end = max(most, least) * 1.06
+    area = {"type": "rect", "x0": least, "x1": end, "y0": 0, "y1": 1, "yref": "paper", "fillcolor": "#007F5C", "opacity": 0.07, "line": {"width": 0}, "layer": "below"}
+    note = {"x": end, "y": 1, "yref": "paper", "xanchor": "right", "yanchor": "top", "showarrow": False, "font": {"size": 12, "color": "#00664A"}}
+    return {"shapes": [area], "annotations": [note | {"text": f"SLO: {token_rate(least)}/user or more"}]}
+
+
+def _labels(found: Curve, x: Array, y: Array, log: bool) -> set[int]:
+    """Points whose batch is written beside them: those with room, from both ends inwards."""
+    across = x / max(float(x.max()), 1e-30) * 430
+    heights = np.log10(y) if log else y
+    span = float(heights.max() - heights.min()) or 1.0
+    up = (heights - float(heights.min())) / span * 300
+    chosen: list[int] = []
+    order: Sequence[int] = [0, x.size - 1, *range(1, x.size - 1)]
+    for index in order:
+        if all(math.hypot(across[index] - across[other], 1.6 * (up[index] - up[other])) > 58 for other in chosen):
+            chosen.append(index)
+    return set(chosen)
