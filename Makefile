@@ -22,7 +22,7 @@ INTERPRETER := $(subst /,_,$(PYTHON))
 RUN := $(VENV)/run-$(INTERPRETER).stamp
 DEV := $(VENV)/dev-$(INTERPRETER).stamp
 
-.PHONY: demo test test-all bench clean constraints
+.PHONY: demo test test-all bench examples golden clean constraints
 .DELETE_ON_ERROR:
 
 demo: $(RUN)
@@ -38,6 +38,13 @@ test test-all: $(DEV)
 
 bench: $(RUN)
 	@$(BIN)/python benchmarks/speed.py
+
+# Writes what the examples print now beside them, and the golden metrics; look at the difference before committing it.
+examples: $(RUN)
+	@for script in examples/*.py; do $(BIN)/python $$script > examples/expected/$$(basename $$script .py).txt; done
+
+golden: $(RUN)
+	@$(BIN)/python tests/regenerate_golden.py
 
 clean:
 	@rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

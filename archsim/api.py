@@ -5,12 +5,21 @@ from pathlib import Path
 
 from archsim.explore.result import Result
 from archsim.explore.run import run as run_scenario
-from archsim.explore.scenario import Scenario, load_scenario
+from archsim.explore.scenario import Scenario, load_scenario, scenario_of
 
 
 def load(scenario: str | Path) -> Scenario:
     """The scenario of a file, or of a shipped example by name. Raises CatalogError with every fault of its files."""
     return load_scenario(str(scenario))
+
+
+def scenario(**keys: object) -> Scenario:
+    """A scenario from the keys of a scenario file, as Python values.
+
+    `scenario(model="meta/llama-3.1-8b", pools={"gpu": {"chip": "nvidia/h100-sxm", "count": 1}}, batch=8, context=2048)`.
+    Raises CatalogError with every fault.
+    """
+    return scenario_of(dict(keys))
 
 
 def run(

@@ -1,9 +1,10 @@
 """The `archsim` command: thin, and lazy, so that `--help` loads typer only."""
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +28,7 @@ app = typer.Typer(
 )
 
 
-class Mode(str, Enum):
+class Mode(StrEnum):
     """Which answer is wanted."""
 
     step = "step"
@@ -45,9 +46,14 @@ def _version(wanted: bool) -> None:
 def main(
     catalog: Annotated[
         list[str] | None,
-        typer.Option(metavar="DIR", help="A folder with chips/, workloads/, mappers/ or examples/ that comes before all others. Repeatable."),
+        typer.Option(
+            metavar="DIR",
+            help="A folder with chips/, workloads/, mappers/ or examples/ that comes before all others. Repeatable.",
+        ),
     ] = None,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     """How fast, at what cost and why does a language model run on a chip or a cluster?"""
     if catalog:
@@ -113,16 +119,26 @@ def _checked(text: str | None) -> str | None:
 
 
 Name = Annotated[str, typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of a shipped example.")]
-Batch = Annotated[str | None, typer.Option(callback=_checked, metavar="NUMBERS", help="Sequences, or clients: 64 or 1,8,64 or 1..512.")]
-Context = Annotated[str | None, typer.Option(callback=_checked, metavar="NUMBERS", help="Tokens of each sequence: 8192 or 1024,8192.")]
-ModeOption = Annotated[Mode | None, typer.Option(help="One decode step, the steady state of traffic, or both. Default: what the scenario asks.")]
+Batch = Annotated[
+    str | None,
+    typer.Option(callback=_checked, metavar="NUMBERS", help="Sequences, or clients: 64 or 1,8,64 or 1..512."),
+]
+Context = Annotated[
+    str | None, typer.Option(callback=_checked, metavar="NUMBERS", help="Tokens of each sequence: 8192 or 1024,8192.")
+]
+ModeOption = Annotated[
+    Mode | None,
+    typer.Option(help="One decode step, the steady state of traffic, or both. Default: what the scenario asks."),
+]
 
 
 @app.command()
 def run(
     scenario: Name,
     html: Annotated[Path | None, typer.Option(metavar="OUT", help="Write one self-contained HTML file.")] = None,
-    json: Annotated[str | None, typer.Option(metavar="OUT|-", help="Write JSON to a file, or to the output instead of tables.")] = None,
+    json: Annotated[
+        str | None, typer.Option(metavar="OUT|-", help="Write JSON to a file, or to the output instead of tables.")
+    ] = None,
     batch: Batch = None,
     context: Context = None,
     mode: ModeOption = None,
@@ -135,7 +151,7 @@ def run(
         if json is not None:
             _write_json(results, json)
         if html is not None:
-            _write_html(results, html)
+            _write_html(results, html, _command(scenario, batch, context, mode, html))
         if not any(bool(result.feasible.any()) for result in results):
             raise typer.Exit(INFEASIBLE)
 
@@ -148,7 +164,9 @@ def _modes(scenario: "Scenario", mode: Mode | None, batch: object, context: obje
     modes = [*(["step"] if step else []), *(["steady"] if scenario.input is not None else [])]
     if not modes:
         missing = [name for name in ("batch", "context") if getattr(scenario, name) is None]
-        raise ValueError(f"the scenario asks nothing: give {' and '.join(f'--{name}' for name in missing)}, or `traffic` in the file")
+        raise ValueError(
+            f"the scenario asks nothing: give {' and '.join(f'--{name}' for name in missing)}, or `traffic` in the file"
+        )
     return modes
 
 
@@ -186,11 +204,23 @@ def _write_json(results: "list[Result]", target: str) -> None:
         typer.echo(f"\nJSON: {target}")
 
 
-def _write_html(results: "list[Result]", target: Path) -> None:
+def _command(scenario: str, batch: str | None, context: str | None, mode: Mode | None, html: Path) -> str:
+    """The command that makes a report again."""
+    given = {
+        "--batch": batch,
+        "--context": context,
+        "--mode": None if mode is None else mode.value,
+        "--html": html.name,
+    }
+    options = [part for name, value in given.items() if value is not None for part in (name, value)]
+    return shlex.join(["archsim", "run", scenario, *options])
+
+
+def _write_html(results: "list[Result]", target: Path, command: str) -> None:
     from archsim.report.html import to_html
 
-    target.write_text(to_html(*results), encoding="utf-8")
-    typer.echo(f"\nReport: {target}", err=False)
+    target.write_text(to_html(*results, command=command), encoding="utf-8")
+    typer.echo(f"\nReport: {target}")
 
 
 @app.command()
@@ -206,7 +236,7 @@ def explain(
         from archsim.report.explain import as_text, explain_one, memory_section
         from archsim.report.explain import explain as explain_all
         from archsim.report.point import main_point
-        from archsim.report.terminal import refusal
+        from archsim.report.terminal import refusal_lines
 
         wanted = None if batch is None else [batch], None if context is None else [context]
         results = _results(scenario, mode, *wanted)
@@ -217,7 +247,7 @@ def explain(
             point = main_point(result)
             feasible = feasible or point.feasible
             if not point.feasible:
-                typer.echo("\n".join([*refusal(point), as_text(point, [memory_section(point)])]))
+                typer.echo("\n".join([*refusal_lines(point), as_text(point, [memory_section(point)])]))
             else:
                 typer.echo(as_text(point, explain_all(point) if kernel is None else explain_one(point, kernel)))
         if not feasible:

@@ -17,9 +17,11 @@ def propose(model: Model, pool: Pool, degrees: Mapping[str, Degree]) -> list[dic
     """Splits whose tensor, attention-data and data degrees multiply to the pool's chips."""
     chips = int(pool.count.max())
     names = ("tensor", "attention_data", "data")
-    wanted = {"tensor": 1, "attention_data": 1, "data": 1, "expert": 1, **degrees}
-    choices = [_choices(wanted[name], chips, pool) for name in names]
+    wanted: dict[str, Degree] = {"tensor": 1, "attention_data": 1, "data": 1, "expert": 1, **degrees}
     routed = any(isinstance(block.ffn, Moe) for block in model.blocks.values())
+    if not routed and wanted["data"] == 1:  # without experts to share, data-parallel attention is nothing but replicas
+        wanted |= {"data": wanted["attention_data"], "attention_data": 1}
+    choices = [_choices(wanted[name], chips, pool) for name in names]
     found = []
     for picked in product(*choices):
         split = _fill(dict(zip(names, picked, strict=True)), chips)

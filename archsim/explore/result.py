@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -125,6 +126,25 @@ class Result:
             picked = np.broadcast_to(value.reshape(-1), (self.proposals,))[self.choice.ravel()]
             columns[name] = picked
         return columns
+
+    @property
+    def stalls(self) -> dict[str, dict[str, Array]]:
+        """Seconds of every lane in a decode step, by part and by gap (`idle: ...`); they sum to its span."""
+        account = {}
+        for name, lane in self.answer.decode.schedule.lanes.items():
+            spent = {**lane.parts, **{f"idle: {cause}": gap for cause, gap in lane.gaps.items()}}
+            account[name] = {cause: self.pick(seconds) for cause, seconds in spent.items()}
+        return account
+
+    def figure(self, x: str = "interactivity", y: str = "throughput_per_chip") -> Any:
+        """A plotly figure of one metric or axis against another, with the axes of each point on hover."""
+        from plotly import graph_objects
+
+        table = self.table()
+        hover = [", ".join(f"{name} {table[name][i]:,.6g}" for name in self.axes) for i in range(table[x].size)]
+        figure = graph_objects.Figure(graph_objects.Scatter(x=table[x], y=table[y], mode="markers", text=hover))
+        names = {name: f"{METRICS[name][1]}" if name in METRICS else name for name in (x, y)}
+        return figure.update_layout(xaxis_title=names[x], yaxis_title=names[y])
 
     def reason_at(self, index: int) -> str:
         """Why a point is infeasible; empty where it is not."""

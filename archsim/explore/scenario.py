@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -138,6 +139,12 @@ class Scenario:
 def load_scenario(name: str) -> Scenario:
     """The scenario of a path, or of a shipped example by name. Raises CatalogError with every fault of the file."""
     document = fetch("examples", name)
+    return build(validate(ScenarioFile, document), document)
+
+
+def scenario_of(data: dict[str, Any]) -> Scenario:
+    """The scenario that a file with these data would describe. Raises CatalogError with every fault."""
+    document = Document(Path("scenario"), data, {})
     return build(validate(ScenarioFile, document), document)
 
 

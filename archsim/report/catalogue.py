@@ -49,7 +49,9 @@ def listing(kind: str) -> tuple[list[Table], list[Fault]]:
     software = tuple((name, item.name, item.version, item.stack) for name, item in runtimes.items())
     return [
         Table("Mappers propose how a model is split", ("name", "what it proposes"), rows, texts=2),
-        Table("Runtimes are the software it runs on", ("name", "runtime", "version", "kernel stack"), software, texts=4),
+        Table(
+            "Runtimes are the software it runs on", ("name", "runtime", "version", "kernel stack"), software, texts=4
+        ),
     ], faults
 
 
@@ -71,7 +73,9 @@ def _models(models: Mapping[str, Model]) -> Table:
         total, active = parameters(model)
         native = precision_of(model, {})
         size = show(model.kv_elements_per_token() * native.kv.bytes, "bytes")
-        rows.append((name, model.name, _billions(total), _billions(active), number(model.layers), size, precision_label(native)))
+        rows.append(
+            (name, model.name, _billions(total), _billions(active), number(model.layers), size, precision_label(native))
+        )
     heads = ("name", "model", "parameters", "active", "layers", "KV a token", "native formats")
     return Table("Workloads", heads, tuple(rows), texts=2, words=frozenset({6}))
 
@@ -120,7 +124,10 @@ def chip_tables(chip: Chip) -> list[Table]:
         ("cache", show(single(chip.cache), "bytes")),
         ("SRAM a core", show(single(chip.sram), "bytes")),
         ("exponentials", f"{number(single(chip.exponentials))} a clock and core"),
-        ("board power", f"{show(single(chip.power.tdp), 'power')} at most, {show(single(chip.power.idle), 'power')} idle"),
+        (
+            "board power",
+            f"{show(single(chip.power.tdp), 'power')} at most, {show(single(chip.power.idle), 'power')} idle",
+        ),
         ("energy of memory", show(single(chip.energy.byte), "energy_per_byte")),
     ]
     return [_facts(chip.name, size + _price(chip)), _peaks(chip), _links(chip.links), _sources(chip.sources)]
@@ -128,7 +135,11 @@ def chip_tables(chip: Chip) -> list[Table]:
 
 def _price(chip: Chip) -> list[tuple[str, str]]:
     price, facts = chip.price, []
-    for name, value, unit in (("price of the chip", price.chip, "USD"), ("price with its system", price.system, "USD"), ("rent", price.rent, "USD/h")):
+    for name, value, unit in (
+        ("price of the chip", price.chip, "USD"),
+        ("price with its system", price.system, "USD"),
+        ("rent", price.rent, "USD/h"),
+    ):
         facts.append((name, "" if value is None else f"{number(single(value))} {unit}, as of {price.as_of}"))
     return facts
 
@@ -177,7 +188,11 @@ def _model_tables(name: str) -> list[Table]:
     ]
     blocks = tuple((block, _attention(model.blocks[block]), _ffn(model.blocks[block])) for block in model.blocks)
     sources = sources_of(validate(WorkloadFile, document).sources, shown(document.path))
-    return [_facts(model.name, facts), Table("Kinds of layer", ("block", "attention", "feed-forward"), blocks, texts=3), _sources(sources)]
+    return [
+        _facts(model.name, facts),
+        Table("Kinds of layer", ("block", "attention", "feed-forward"), blocks, texts=3),
+        _sources(sources),
+    ]
 
 
 def _merged(model: Model) -> list[tuple[str, int]]:
@@ -193,7 +208,9 @@ def _attention(block: Block) -> str:
     if isinstance(a, LatentAttention):
         return f"MLA: {a.heads} heads, latent {a.latent} + {a.rope} rotary{window}"
     kind = "MHA" if a.kv_heads == a.heads else "MQA" if a.kv_heads == 1 else "GQA"
-    return f"{kind}: {a.heads} heads, {a.kv_heads} KV heads of width {a.width if isinstance(a, Attention) else 0}{window}"
+    return (
+        f"{kind}: {a.heads} heads, {a.kv_heads} KV heads of width {a.width if isinstance(a, Attention) else 0}{window}"
+    )
 
 
 def _ffn(block: Block) -> str:
@@ -217,13 +234,21 @@ def _mapper_tables(name: str, model: str, chip: str, count: int) -> list[Table]:
     document = fetch("mappers", name)
     file = validate(MapperFile, document)
     rules = tuple((degree.replace("_", " "), RULES.get(str(rule), str(rule))) for degree, rule in file.degrees.items())
-    facts = [("what it proposes", file.describe), ("strategy", f"{file.strategy}.py"), ("adds those of", ", ".join(file.union))]
+    facts = [
+        ("what it proposes", file.describe),
+        ("strategy", f"{file.strategy}.py"),
+        ("adds those of", ", ".join(file.union)),
+    ]
     loaded, machine = load_model(model), load_chip(chip)
     split = load_mapper(name).propose(loaded, Pool(machine, array(count)))
     degrees = (split.tensor, split.attention_data, split.expert, split.data)
     plans = tuple((split_label(*(float(degree[index]) for degree in degrees)),) for index in range(split.chips.size))
     title = f"Proposals for {loaded.name} on {count} x {machine.name}: {len(plans)}"
-    return [_facts(file.name, facts), Table("Degrees", ("degree", "values"), rules, texts=2), Table(title, ("plan",), plans)]
+    return [
+        _facts(file.name, facts),
+        Table("Degrees", ("degree", "values"), rules, texts=2),
+        Table(title, ("plan",), plans),
+    ]
 
 
 def _runtime_tables(runtime: Runtime) -> list[Table]:
@@ -235,7 +260,11 @@ def _runtime_tables(runtime: Runtime) -> list[Table]:
         ("prefill chunk", f"{runtime.chunk:,} tokens of a step at the most"),
         ("memory used", f"{100 * runtime.utilization:g} %, {show(runtime.buffers, 'bytes')} of it for buffers"),
     ]
-    host = tuple((name, show(value, "time"), type(runtime.host).model_fields[name].description or "") for name, value in runtime.host if value)
+    host = tuple(
+        (name, show(value, "time"), type(runtime.host).model_fields[name].description or "")
+        for name, value in runtime.host
+        if value
+    )
     quantizers = tuple((fmt, ", ".join(products)) for fmt, products in runtime.quantizers.items())
     return [
         _facts(f"{runtime.name} {runtime.version}", facts),
@@ -249,8 +278,14 @@ def _runtime_tables(runtime: Runtime) -> list[Table]:
 
 
 def check(kind: str, name: str) -> str:
-    """Validates a file of a kind, generations and runtimes too: its path as shown. Raises CatalogError with every fault."""
-    inner = {"chips": ("chips/generations", "kernels", load_generation), "mappers": ("mappers/runtimes", "stack", load_runtime)}
+    """Validates a file of a kind, generations and runtimes too; gives its path as shown.
+
+    Raises CatalogError with every fault.
+    """
+    inner = {
+        "chips": ("chips/generations", "kernels", load_generation),
+        "mappers": ("mappers/runtimes", "stack", load_runtime),
+    }
     if kind in inner:
         folder, key, load = inner[kind]
         if _is_inner(kind, folder, key, name):
@@ -264,7 +299,7 @@ def check(kind: str, name: str) -> str:
 
 
 def _is_inner(kind: str, folder: str, key: str, name: str) -> bool:
-    """Whether a name or file means one of the kind below: by its name, by its folder, or by a key that only those have."""
+    """Whether a name or file means the kind below: by its name, its folder, or a key that only those files have."""
     if name in names(folder) and name not in names(kind):
         return True
     try:

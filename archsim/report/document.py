@@ -10,7 +10,7 @@ from archsim import __version__
 from archsim.explore.evaluate import chip_rate
 from archsim.explore.result import METRICS, Result
 from archsim.explore.scenario import Scenario
-from archsim.report.point import Point, main_point, single
+from archsim.report.point import Point, Proposal, main_point, single
 from archsim.report.steps import KernelTime, StepTime, steps_of
 from archsim.report.words import sentence, slo_sentence
 from archsim.workload.model import CLASSES
@@ -78,7 +78,9 @@ def _scenario(scenario: Scenario) -> Json:
         "runtime": {"name": scenario.runtime.name, "version": scenario.runtime.version},
         "mapper": None if scenario.mapper is None else scenario.mapper.name,
         "precision": precision,
-        "traffic": None if scenario.input is None or scenario.output is None else {"input": scenario.input, "output": scenario.output},
+        "traffic": None
+        if scenario.input is None or scenario.output is None
+        else {"input": scenario.input, "output": scenario.output},
         "slo": slo,
         "objective": {name: value for name, value in scenario.objective if value is not None},
         "economics": dict(scenario.terms),
@@ -132,19 +134,29 @@ def _best(point: Point) -> Json:
             "needed": single(plan.needed),
             "capacity": single(plan.capacity),
         },
-        "chip_hour": {"by": rate.by, "parts": {name: single(value) for name, value in rate.parts.items()}, "unit": "USD/h"},
+        "chip_hour": {
+            "by": rate.by,
+            "parts": {name: single(value) for name, value in rate.parts.items()},
+            "unit": "USD/h",
+        },
         "proposals": [_proposal(proposal) for proposal in point.proposals],
     }
 
 
-def _proposal(proposal: object) -> Json:
-    names = ("tensor", "attention_data", "expert", "data", "chosen", "metrics", "reason")
-    return {name: getattr(proposal, name) for name in names}
+def _proposal(proposal: Proposal) -> Json:
+    """A proposal; where it is not usable its speed and cost are undefined, and `reason` says why."""
+    memory = ("memory_needed", "memory_utilization")
+    metrics = {
+        name: None if proposal.reason and name not in memory else value for name, value in proposal.metrics.items()
+    }
+    names = ("tensor", "attention_data", "expert", "data", "chosen", "reason")
+    return {name: getattr(proposal, name) for name in names} | {"metrics": metrics}
 
 
 def _step(step: StepTime) -> Json:
     return {
         "title": step.title,
+        "detail": step.detail,
         "span": step.span,
         "lanes": {lane.name: {"parts": lane.parts, "gaps": lane.gaps} for lane in step.lanes},
         "kernels": _kernels(step.by_name),

@@ -13,7 +13,7 @@ from archsim.report.formulas import Line, quantity
 from archsim.report.kernels import KernelLines, constants_of, explain_kernel
 from archsim.report.memory import memory_lines
 from archsim.report.point import Point, single
-from archsim.report.steps import KernelTime, StepTime, steps_of
+from archsim.report.steps import DECODE, MIXED, KernelTime, StepTime, steps_of
 from archsim.report.sums import dollar_lines, energy_line, layer_lines, rate_lines, step_lines
 from archsim.report.words import percent, sentence
 from archsim.units import did_you_mean
@@ -47,9 +47,9 @@ def explain(point: Point) -> list[Section]:
     return [*sections, memory_section(point)]
 
 
-def _legend(steps: list[StepTime]) -> Section:
-    """What the parts of a time mean: those that occur."""
-    used = {part for step in steps for item in step.by_name for part in item.parts}
+def _legend(steps: list[StepTime], kernel: str = "") -> Section:
+    """What the parts of a time mean: those that occur, in one kernel where it is named."""
+    used = {part for step in steps for item in step.by_name for part in item.parts if kernel in ("", item.name)}
     lines = tuple(f"{part:<15}{meaning}" for part, meaning in ALL_PARTS.items() if part in used)
     return Section("Parts of a time, in the order in which they count", texts=lines)
 
@@ -60,17 +60,22 @@ def memory_section(point: Point) -> Section:
 
 
 def _step(point: Point, step: StepTime) -> list[Section]:
-    mixed = step.title.startswith("Mixed")
-    name = "TPOT" if step.title == "Decode step" and point.mode == "step" else "step"
+    mixed = step.title == MIXED
+    name = "TPOT" if step.title == DECODE and point.mode == "step" else "step"
     lower = step.title[0].lower() + step.title[1:]
     if mixed:  # its numbers are interpolated between numbers of requests, so that no product of sizes gives them
-        kernels = Section(f"{step.title}: kernels of one rank", "interpolated between whole numbers of requests", lines=_times(step))
+        note = f"{step.detail}; interpolated between whole numbers of requests"
+        kernels = Section(f"{step.title}: kernels of one rank, longest first", note, lines=_times(step))
     else:
         lines = tuple(_kernels(point, step, step.by_name))
-        kernels = Section(f"{step.title}: kernels of one rank, longest first", kernels=lines)
+        kernels = Section(f"{step.title}: kernels of one rank, longest first", step.detail, kernels=lines)
     requests = _requests(point) if mixed else 1.0
-    sums = step_lines(point, step, name, 0.0 if step.title == "Decode step" else requests)
-    return [kernels, Section(f"One layer of the {lower}", lines=tuple(layer_lines(step))), Section(f"The {lower}", lines=tuple(sums))]
+    sums = step_lines(point, step, name, 0.0 if step.title == DECODE else requests)
+    return [
+        kernels,
+        Section(f"One layer of the {lower}", lines=tuple(layer_lines(step))),
+        Section(f"The {lower}", lines=tuple(sums)),
+    ]
 
 
 def _requests(point: Point) -> float:
@@ -86,7 +91,13 @@ def _kernels(point: Point, step: StepTime, items: list[KernelTime]) -> Iterator[
 
 def _times(step: StepTime) -> tuple[Line, ...]:
     return tuple(
-        Line(item.name, None, item.total, "time", f"{quantity(item.seconds, 'time')} x {item.layers}, {percent(item.total / step.span)}")
+        Line(
+            item.label,
+            None,
+            item.total,
+            "time",
+            f"{quantity(item.seconds, 'time')} x {item.layers}, {percent(item.total / step.span)}",
+        )
         for item in step.by_name
     )
 
@@ -96,12 +107,14 @@ def explain_one(point: Point, name: str) -> list[Section]:
     steps = steps_of(point)
     known = {item.name for step in steps for item in step.by_name}
     if name not in known:
-        raise ValueError(f"no kernel {name!r} runs here{did_you_mean(name, known) or '; there are ' + ', '.join(sorted(known))}")
-    sections = [_legend(steps)]
+        raise ValueError(
+            f"no kernel {name!r} runs here{did_you_mean(name, known) or '; there are ' + ', '.join(sorted(known))}"
+        )
+    sections = [_legend(steps, name)]
     for step in steps:
         items = [item for item in step.by_name if item.name == name]
-        if items and step.title.startswith("Mixed"):
-            found = tuple(line for line in _times(step) if line.name == name)
+        if items and step.title == MIXED:
+            found = tuple(line for line, item in zip(_times(step), step.by_name, strict=True) if item.name == name)
             sections.append(Section(step.title, "interpolated between whole numbers of requests", lines=found))
         elif items:
             sections.append(Section(step.title, kernels=tuple(_kernels(point, step, items))))
@@ -122,7 +135,7 @@ def _constants(point: Point, step: StepTime, item: KernelTime) -> Section:
         for name, value in found
         if name not in ("error", "fitted_on") and isinstance(value, int | float) and not isinstance(value, bool)
     ]
-    return Section(f"Constants of {item.name} ({step.title.lower()})", note, tuple(lines))
+    return Section(f"Constants of {item.name} ({step.title.lower()})", note, lines=tuple(lines))
 
 
 def _units(family: type[BaseModel]) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Figures of one step and of one memory plan, as plain plotly dictionaries. Every text is escaped: plotly reads HTML."""
+"""Figures of one step and of one memory plan, as plain plotly dictionaries.
+
+Plotly reads a subset of HTML in every text, so that names go through `text` first.
+"""
 
 from collections.abc import Sequence
 from html import escape
@@ -6,7 +9,7 @@ from typing import Any
 
 from archsim.engine.cost import ALL_PARTS
 from archsim.engine.lanes import GAPS
-from archsim.report.memory import MEANINGS
+from archsim.report.memory import MEANINGS, NAMES
 from archsim.report.point import Point, single
 from archsim.report.steps import KernelTime, StepTime
 from archsim.report.words import number, percent
@@ -31,7 +34,14 @@ PARTS = {
     "link_bandwidth": "#33B08D",
     "link_latency": "#93D9C4",
 }
-IDLE = {"link": "#93D9C4", "compute": "#A3CFE8", "host": "#9AA3AD", "dependency": "#DDB3CE", "bubble": "#C9CED4", "no_work": "#E4E7EB"}
+IDLE = {
+    "link": "#93D9C4",
+    "compute": "#A3CFE8",
+    "host": "#9AA3AD",
+    "dependency": "#DDB3CE",
+    "bubble": "#C9CED4",
+    "no_work": "#E4E7EB",
+}
 LIMITS = {
     "compute": ("#0072B2", "circle"),
     "memory": ("#D98200", "square"),
@@ -40,8 +50,15 @@ LIMITS = {
     "link bandwidth": ("#007F5C", "triangle-up"),
     "link latency": ("#33B08D", "triangle-down"),
 }
-MEMORY = {"weights": "#0072B2", "kv": "#D98200", "state": "#F5C469", "activations": "#A5548A", "buffers": "#33B08D", "reserve": "#9AA3AD"}
-MOST_BARS = 18  # kernels with a bar of their own
+MEMORY = {
+    "weights": "#0072B2",
+    "kv": "#D98200",
+    "state": "#F5C469",
+    "activations": "#A5548A",
+    "buffers": "#33B08D",
+    "reserve": "#9AA3AD",
+}
+MOST_BARS = 16  # kernels with a bar of their own
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 
@@ -52,8 +69,12 @@ def text(value: str) -> str:
 
 def axis(title: str, **more: Any) -> Figure:
     """An axis in the common style."""
-    base: Figure = {"title": {"text": title, "standoff": 8}, "gridcolor": GRID, "zerolinecolor": GRID, "linecolor": GRID, "ticks": "", "automargin": True}
-    return base | more
+    base: Figure = {
+        "title": {"text": title, "standoff": 8, "font": {"size": 13, "color": MUTED}},
+        "tickfont": {"size": 12},
+        "automargin": True,
+    }
+    return base | {"gridcolor": GRID, "zerolinecolor": GRID, "linecolor": GRID, "ticks": ""} | more
 
 
 def layout(height: int, **more: Any) -> Figure:
@@ -64,7 +85,12 @@ def layout(height: int, **more: Any) -> Figure:
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "margin": {"l": 8, "r": 12, "t": 12, "b": 8},
-        "hoverlabel": {"align": "left", "bgcolor": "#ffffff", "bordercolor": GRID, "font": {"family": FONT, "size": 13, "color": INK}},
+        "hoverlabel": {
+            "align": "left",
+            "bgcolor": "#ffffff",
+            "bordercolor": GRID,
+            "font": {"family": FONT, "size": 13, "color": INK},
+        },
         "showlegend": False,
     }
     return base | more
@@ -84,21 +110,34 @@ def _unit(seconds: float) -> tuple[str, float]:
 
 def operators(step: StepTime) -> Figure:
     """Time of each kernel over all its layers, stacked by part, longest first; the rest joined in one bar."""
-    items = step.by_name
-    rest = items[MOST_BARS:]
-    bars = [(item.name, {part: value * item.layers for part, value in item.parts.items()}, item.limit) for item in items[:MOST_BARS]]
-    if rest:
-        sums: dict[str, float] = {}
-        for item in rest:
-            for part, value in item.parts.items():
-                sums[part] = sums.get(part, 0.0) + value * item.layers
-        bars.append((f"{len(rest)} others", sums, "several limits"))
+    bars = _bars(step)
     unit, scale = _unit(max(sum(parts.values()) for _, parts, _ in bars))
-    traces = [_operator_trace(part, bars, scale, step.span) for part in ALL_PARTS if any(part in parts for _, parts, _ in bars)]
+    used = [part for part in ALL_PARTS if any(part in parts for _, parts, _ in bars)]
     names = [text(name) for name, _, _ in reversed(bars)]
-    vertical = axis("", categoryorder="array", categoryarray=names, showgrid=False, tickfont={"size": 12})
-    shape = layout(90 + 22 * len(bars), barmode="stack", bargap=0.28, xaxis=axis(f"time in one step, all layers ({unit})", rangemode="tozero"), yaxis=vertical)
-    return figure(traces, shape)
+    shape = layout(
+        90 + 22 * len(bars),
+        barmode="stack",
+        bargap=0.28,
+        xaxis=axis(f"time in one step, all layers ({unit})", rangemode="tozero"),
+        yaxis=axis("", categoryorder="array", categoryarray=names, showgrid=False),
+    )
+    return figure([_operator_trace(part, bars, scale, step.span) for part in used], shape)
+
+
+def _bars(step: StepTime) -> list[tuple[str, dict[str, float], str]]:
+    """(name, seconds of each part, limit) of the longest kernels, and of the rest together."""
+    items = step.by_name
+    most = len(items) if len(items) <= MOST_BARS + 1 else MOST_BARS
+    bars = [(item.label, _all_layers(item), item.limit) for item in items[:most]]
+    sums: dict[str, float] = {}
+    for item in items[most:]:
+        for part, value in _all_layers(item).items():
+            sums[part] = sums.get(part, 0.0) + value
+    return [*bars, (f"{len(items) - most} others", sums, "several things")] if sums else bars
+
+
+def _all_layers(item: KernelTime) -> dict[str, float]:
+    return {part: value * item.layers for part, value in item.parts.items()}
 
 
 def _operator_trace(part: str, bars: list[tuple[str, dict[str, float], str]], scale: float, span: float) -> Figure:
@@ -123,23 +162,39 @@ def _operator_trace(part: str, bars: list[tuple[str, dict[str, float], str]], sc
 def lanes(step: StepTime) -> Figure:
     """What every lane did over the span: parts of its kernels solid, gaps by cause hatched."""
     unit, scale = _unit(step.span)
-    order = sorted(step.lanes, key=lambda lane: ("host", "link", "compute").index(lane.name) if lane.name in ("host", "link", "compute") else -1)
+    order = sorted(
+        step.lanes,
+        key=lambda lane: (
+            ("host", "link", "compute").index(lane.name) if lane.name in ("host", "link", "compute") else -1
+        ),
+    )
     traces = []
     for part, meaning in ALL_PARTS.items():
         marker = {"color": PARTS[part], "line": {"width": 0}}
-        traces.append(_lane_trace(part, meaning, [(lane.name, lane.parts.get(part, 0.0)) for lane in order], step.span, scale, marker))
+        traces.append(
+            _lane_trace(
+                part, meaning, [(lane.name, lane.parts.get(part, 0.0)) for lane in order], step.span, scale, marker
+            )
+        )
     for gap, meaning in GAPS.items():
         hatch = {"shape": "/", "fgcolor": IDLE[gap], "bgcolor": "#ffffff", "size": 7, "solidity": 0.45}
         marker = {"color": "#ffffff", "pattern": hatch, "line": {"width": 1, "color": IDLE[gap]}}
         label = f"idle, {meaning}"
-        traces.append(_lane_trace(gap, label, [(lane.name, lane.gaps.get(gap, 0.0)) for lane in order], step.span, scale, marker))
+        traces.append(
+            _lane_trace(gap, label, [(lane.name, lane.gaps.get(gap, 0.0)) for lane in order], step.span, scale, marker)
+        )
     horizontal = axis(f"one step ({unit})", range=[0, step.span * scale * 1.002])
     shape = layout(86 + 46 * len(order), barmode="stack", bargap=0.3, xaxis=horizontal, yaxis=axis("", showgrid=False))
     return figure([trace for trace in traces if any(trace["x"])], shape)
 
 
-def _lane_trace(name: str, meaning: str, values: list[tuple[str, float]], span: float, scale: float, marker: Figure) -> Figure:
-    notes = [f"<b>{text(lane)} lane</b><br>{text(meaning)}<br>{show(value, 'time')}, {percent(value / span)} of the step" for lane, value in values]
+def _lane_trace(
+    name: str, meaning: str, values: list[tuple[str, float]], span: float, scale: float, marker: Figure
+) -> Figure:
+    notes = [
+        f"<b>{text(lane)} lane</b><br>{text(meaning)}<br>{show(value, 'time')}, {percent(value / span)} of the step"
+        for lane, value in values
+    ]
     return {
         "type": "bar",
         "orientation": "h",
@@ -154,10 +209,14 @@ def _lane_trace(name: str, meaning: str, values: list[tuple[str, float]], span: 
 
 def legend(steps: Sequence[StepTime]) -> list[tuple[str, str, str, bool]]:
     """(name, colour, meaning, hatched) of every part and gap that occurs in the steps."""
-    parts = {part for step in steps for item in step.by_name for part in item.parts} | {part for step in steps for lane in step.lanes for part in lane.parts}
+    parts = {part for step in steps for item in step.by_name for part in item.parts} | {
+        part for step in steps for lane in step.lanes for part in lane.parts
+    }
     gaps = {gap for step in steps for lane in step.lanes for gap in lane.gaps}
     found = [(part, PARTS[part], meaning, False) for part, meaning in ALL_PARTS.items() if part in parts]
-    return found + [(f"idle: {gap.replace('_', ' ')}", IDLE[gap], meaning, True) for gap, meaning in GAPS.items() if gap in gaps]
+    return found + [
+        (f"idle: {gap.replace('_', ' ')}", IDLE[gap], meaning, True) for gap, meaning in GAPS.items() if gap in gaps
+    ]
 
 
 # Memory
@@ -167,27 +226,44 @@ def memory(point: Point) -> Figure:
     """What one chip holds as one bar, against its capacity."""
     plan = point.alone.answer.memory
     capacity, needed = single(plan.capacity), single(plan.needed)
-    parts = sorted(((name, single(value)) for name, value in plan.parts.items()), key=lambda item: list(MEMORY).index(item[0]) if item[0] in MEMORY else 99)
-    traces = [_memory_trace(name, size, capacity, MEANINGS.get(name, ""), {"color": MEMORY.get(name, MUTED)}) for name, size in parts if size]
+    sizes = {name: single(value) for name, value in plan.parts.items()}
+    traces = [
+        _memory_trace(name, sizes[name], capacity, MEANINGS.get(name, ""), {"color": MEMORY.get(name, MUTED)})
+        for name in dict.fromkeys((*MEMORY, *sizes))
+        if sizes.get(name)
+    ]
     if needed < capacity:
         marker = {"color": "#ffffff", "line": {"width": 1, "color": "#C9CED4"}}
-        traces.append(_memory_trace("free", capacity - needed, capacity, "room for more sequences or longer contexts", marker))
-    line = {"type": "line", "x0": capacity / 1e9, "x1": capacity / 1e9, "y0": -0.02, "y1": 1.08, "yref": "paper", "line": {"color": INK, "width": 2}}
+        meaning = "room for more sequences or longer contexts"
+        traces.append(_memory_trace("free", capacity - needed, capacity, meaning, marker))
+    shape = layout(
+        215,
+        barmode="stack",
+        bargap=0.1,
+        xaxis=axis("memory of one chip (GB)", range=[0, max(capacity, needed) / 1e9 * 1.02]),
+        yaxis=axis("", showticklabels=False, showgrid=False),
+        margin={"l": 8, "r": 12, "t": 40, "b": 8},
+        showlegend=True,
+        legend={"orientation": "h", "y": -0.75, "x": 0, "traceorder": "normal"},
+    )
+    return figure(traces, shape | _capacity(capacity))
+
+
+def _capacity(capacity: float) -> Figure:
+    """A line and a name where the memory ends."""
+    ends = {"x0": capacity / 1e9, "x1": capacity / 1e9, "y0": -0.02, "y1": 1.08, "yref": "paper"}
+    line = {"type": "line", "line": {"color": INK, "width": 2}} | ends
     note = {"x": capacity / 1e9, "y": 1.1, "yref": "paper", "yanchor": "bottom", "xanchor": "right", "showarrow": False}
-    note |= {"text": f"capacity {show(capacity, 'bytes')}"}
-    horizontal = axis("memory of one chip (GB)", range=[0, max(capacity, needed) / 1e9 * 1.02])
-    legend = {"orientation": "h", "y": -0.75, "x": 0, "traceorder": "normal"}
-    shape = layout(215, barmode="stack", bargap=0.1, xaxis=horizontal, yaxis=axis("", showticklabels=False, showgrid=False))
-    shape |= {"shapes": [line], "annotations": [note], "showlegend": True, "legend": legend, "margin": {"l": 8, "r": 12, "t": 40, "b": 8}}
-    return figure(traces, shape)
+    return {"shapes": [line], "annotations": [note | {"text": f"capacity {show(capacity, 'bytes')}"}]}
 
 
 def _memory_trace(name: str, size: float, capacity: float, meaning: str, marker: Figure) -> Figure:
-    note = f"<b>{text(name)}</b>: {show(size, 'bytes')}, {percent(size / capacity)} of the capacity<br>{text(meaning)}"
+    label = text(NAMES.get(name, name))
+    note = f"<b>{label}</b>: {show(size, 'bytes')}, {percent(size / capacity)} of the capacity<br>{text(meaning)}"
     return {
         "type": "bar",
         "orientation": "h",
-        "name": f"{text(name)} {show(size, 'bytes')}",
+        "name": f"{label} {show(size, 'bytes')}",
         "y": [""],
         "x": [size / 1e9],
         "customdata": [note],
@@ -198,18 +274,22 @@ def _memory_trace(name: str, size: float, capacity: float, meaning: str, marker:
 
 def kernel_note(step: StepTime, item: KernelTime) -> str:
     """What hovering over a kernel shows."""
-    work = [f"{show(item.flops, 'rate').removesuffix('/s')}" if item.flops else "", show(item.bytes, "bytes") if item.bytes else ""]
-    work.append(f"{show(item.link_bytes, 'bytes')} sent" if item.link_bytes else "")
+    work = [show(item.flops, "rate").removesuffix("/s")] if item.flops else []
+    work += [show(item.bytes, "bytes")] if item.bytes else []
+    work += [f"{show(item.link_bytes, 'bytes')} sent"] if item.link_bytes else []
     layers = f" x {item.layers} layers" if item.layers > 1 else ""
+    times = f"{show(item.seconds, 'time')}{layers} = {show(item.total, 'time')}"
     lines = [
-        f"<b>{text(item.name)}</b> ({text(step.title.lower())})",
-        f"{', '.join(part for part in work if part)} a layer",
-        f"{show(item.seconds, 'time')}{layers} = {show(item.total, 'time')}, {percent(item.total / step.span)} of the step",
+        f"<b>{text(item.label)}</b> ({text(step.title.lower())})",
+        f"{', '.join(work)} a layer",
+        f"{times}, {percent(item.total / step.span)} of the step",
     ]
     if item.flops:
-        rate = show(item.flops / item.seconds, "rate")
-        lines.append(f"{number(item.intensity)} FLOP/B, {rate}: {percent(item.flops / item.seconds / step.peak(item))} of the {item.kernel.compute} peak")
+        rate = item.flops / item.seconds
+        peak = f"{percent(rate / step.peak(item))} of the {item.kernel.compute} peak"
+        lines.append(f"{number(item.intensity)} FLOP/B, {show(rate, 'rate')}: {peak}")
     if item.bytes:
         moved = item.bytes / item.seconds
-        lines.append(f"{show(moved, 'bandwidth')}: {percent(moved / single(step.chip.memory.bandwidth))} of the memory bandwidth")
+        share = percent(moved / single(step.chip.memory.bandwidth))
+        lines.append(f"{show(moved, 'bandwidth')}: {share} of the memory bandwidth")
     return "<br>".join([*lines, f"limited by {item.limit}"])

@@ -1,6 +1,7 @@
 """One self-contained HTML file: the answer, why, and what it rests on. Works offline and prints."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,14 +11,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from archsim import __version__
-from archsim.explore.result import Result
+from archsim.explore.result import METRICS, Result
 from archsim.explore.scenario import Scenario
 from archsim.report import figures as draw
 from archsim.report import tradeoff
 from archsim.report.document import clean
 from archsim.report.explain import memory_section
 from archsim.report.kernels import constants_of
-from archsim.report.point import Point, main_point
+from archsim.report.point import Point, main_point, single
 from archsim.report.roofline import roofline
 from archsim.report.steps import StepTime, steps_of
 from archsim.report.sums import dollar_lines, energy_line, rate_lines
@@ -59,8 +60,13 @@ def to_html(*results: Result, command: str = "") -> str:
     chapters = [_chapter(main_point(result), figures) for result in results]
     scenario = results[0].scenario
     environment = Environment(
-        loader=PackageLoader("archsim.report", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("archsim.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    environment.filters["together"] = _together
     page = environment.get_template("report.html")
     return page.render(
         scenario=scenario,
@@ -75,6 +81,11 @@ def to_html(*results: Result, command: str = "") -> str:
         figures=figures.as_json(),
         plotly=Markup(get_plotlyjs()),
     )
+
+
+def _together(text: str) -> str:
+    """Text whose numbers stay on the line of their units."""
+    return re.sub(r"(?<=\d) (?=[A-Za-z%])", "\u00a0", text)
 
 
 def _text(scenario: Scenario) -> str:
@@ -113,19 +124,19 @@ def _answered(point: Point, figures: _Figures) -> dict[str, Any]:
     metric = point.metric
     return {
         "sentence": sentence(point),
-        "slo": slo_sentence(point.result),
+        "slo": slo_sentence(point.result, spelled=False),
         "targets": targets(point.result.scenario.slo, metric("tpot"), metric("ttft")),
         "notes": notes(point),
         "tiles": _tiles(point),
         "throughput": None if curve is None else figures.add(tradeoff.throughput(curve, point)),
         "cost": None if curve is None else figures.add(tradeoff.cost(curve, point)),
-        "along": "clients" if point.mode == "steady" else "batch",
+        "along": "What more clients buy" if point.mode == "steady" else "What a larger batch buys",
+        "numbers": "clients" if point.mode == "steady" else "batch sizes",
         "steps": [_step(step, figures) for step in steps],
         "legend": draw.legend(steps),
         "roofline": figures.add(roofline(steps)),
         "economics": economics_table(point),
-        "dollars": (*dollar_lines(point), energy_line(point)),
-        "rates": rate_lines(point),
+        "money": (*rate_lines(point), *dollar_lines(point), energy_line(point)),
     }
 
 
@@ -138,6 +149,7 @@ def _step(step: StepTime, figures: _Figures) -> dict[str, Any]:
     }
     return {
         "title": step.title,
+        "full_title": step.full_title,
         "span": show(step.span, "time"),
         "why": why(step),
         "operators": figures.add(draw.operators(step)),
@@ -150,16 +162,18 @@ def _step(step: StepTime, figures: _Figures) -> dict[str, Any]:
 def _tiles(point: Point) -> list[tuple[str, str, str]]:
     """(value, name, remark) of the main figures."""
     steady = point.mode == "steady"
-    metric = point.metric
-    memory = f"{percent(metric('memory_utilization'))} of {show(float(point.alone.answer.memory.capacity.ravel()[0]), 'bytes')}"
-    cost, what = ("cost_per_token", "per million tokens, in and out") if steady else ("output_cost", "per million output tokens")
+    told = {name: shown(name, point.metric(name)) for name in METRICS}
+    cost = "cost_per_token" if steady else "output_cost"
+    what = "per million tokens, in and out" if steady else "per million output tokens"
+    prices = f"output {told['output_cost']}, input {told['input_cost']}"
+    capacity = show(single(point.alone.answer.memory.capacity), "bytes")
     return [
-        (f"{shown('interactivity', metric('interactivity'))}", "interactivity", f"each user; TPOT {shown('tpot', metric('tpot'))}"),
-        (shown("ttft", metric("ttft")), "time to first token", "mean, queue included" if steady else "of a lone request"),
-        (shown("throughput", metric("throughput")), "output of the system", f"{shown('throughput_per_chip', metric('throughput_per_chip'))} a chip"),
-        (shown(cost, metric(cost)), what, f"output {shown('output_cost', metric('output_cost'))}, input {shown('input_cost', metric('input_cost'))}"),
-        (show(metric("power"), "power"), "board power of a chip", f"{show(metric('energy_per_token'), 'energy')} of facility energy an output token"),
-        (show(metric("memory_needed"), "bytes"), "memory of a chip in use", memory),
+        (f"{told['interactivity']}/user", "interactivity", f"TPOT {told['tpot']}"),
+        (told["ttft"], "time to first token", "mean, queue included" if steady else "of a lone request"),
+        (told["throughput"], "output of the system", f"{told['throughput_per_chip']} a chip"),
+        (told[cost], what, prices if steady else f"prompt tokens {told['input_cost']}"),
+        (told["power"], "board power of a chip", f"{told['energy_per_token']} of facility energy an output token"),
+        (told["memory_needed"], "memory of a chip in use", f"{told['memory_utilization']} of {capacity}"),
     ]
 
 
@@ -172,6 +186,13 @@ def _calibration(points: Sequence[Point]) -> Table | None:
                 found = constants_of(item.kernel, point.scenario.chip, point.scenario.runtime.stack)
                 if found is not None:
                     error = "" if found.error is None else f"{found.error:g} %"
-                    rows[(item.kernel.kind.replace("_", " "), item.kernel.weight.name if item.flops else "", error, found.fitted_on)] = None
+                    rows[
+                        (
+                            item.kernel.kind.replace("_", " "),
+                            item.kernel.weight.name if item.flops else "",
+                            error,
+                            found.fitted_on,
+                        )
+                    ] = None
     heads = ("kernel family", "format", "mean error", "fitted on")
     return Table("", heads, tuple(sorted(rows)), texts=2, words=frozenset({3})) if rows else None

@@ -59,7 +59,7 @@ def explain_kernel(item: KernelTime, chip: Chip, stack: str, span: float) -> Ker
     lines += _sums(item, span)
     formats = f"{kernel.weight.name} {_holds(kernel)}, {kernel.input.name} input, computed in {kernel.compute}"
     words = [kernel.kind.replace("_", " "), *([formats] if item.flops else []), _layers(item)]
-    return KernelLines(item, f"{item.name}: {'; '.join(words)}", tuple(lines))
+    return KernelLines(item, f"{item.label}: {'; '.join(words)}", tuple(lines))
 
 
 def _layers(item: KernelTime) -> str:
@@ -90,7 +90,11 @@ def _sums(item: KernelTime, span: float) -> list[Line]:
     note = "; ".join((f"{percent(item.total / span)} of the step", *rates))
     whole = named("layer", item.seconds, "time") * named("layers", item.layers)
     one = Line("layer", parts, item.seconds, "time")
-    return [one, line("all layers", whole, "time", note)] if item.layers > 1 else [Line("time", parts, item.seconds, "time", note)]
+    return (
+        [one, line("all layers", whole, "time", note)]
+        if item.layers > 1
+        else [Line("time", parts, item.seconds, "time", note)]
+    )
 
 
 def _part(part: str, seconds: float, item: KernelTime, chip: Chip, constants: Constants | None) -> Line:
@@ -161,7 +165,9 @@ def _generation_flops(kernel: Kernel) -> Term:
 
 
 def _generation_bytes(kernel: Kernel) -> Term:
-    sequences, queries, tokens, heads, width, value = _dims(kernel, "sequences", "queries", "tokens", "heads", "width", "value")
+    sequences, queries, tokens, heads, width, value = _dims(
+        kernel, "sequences", "queries", "tokens", "heads", "width", "value"
+    )
     cache = _size("KV", kernel.weight.bytes)
     elements = width if kernel.kind == "mla_generation" else _dims(kernel, "kv_heads")[0] * (width + value)
     return tokens * elements * cache + sequences * queries * heads * (width + value) * _size("in and out", 2.0)
@@ -173,21 +179,27 @@ def _context_flops(kernel: Kernel) -> Term:
 
 
 def _context_bytes(kernel: Kernel) -> Term:
-    tokens, prefix, heads, kv_heads, width, value = _dims(kernel, "tokens", "prefix", "heads", "kv_heads", "width", "value")
+    tokens, prefix, heads, kv_heads, width, value = _dims(
+        kernel, "tokens", "prefix", "heads", "kv_heads", "width", "value"
+    )
     requests, window = _dims(kernel, "requests", "window")
     seen = prefix if prefix.value <= requests.value * window.value else least(prefix, requests * window)
     return (tokens * heads + (tokens + seen) * kv_heads) * (width + value) * _size("in and out", 2.0)
 
 
 def _experts_flops(kernel: Kernel) -> Term:
-    tokens, top_k, hidden, width, matrices, ranks = _dims(kernel, "tokens", "top_k", "hidden", "width", "matrices", "expert_ranks")
+    tokens, top_k, hidden, width, matrices, ranks = _dims(
+        kernel, "tokens", "top_k", "hidden", "width", "matrices", "expert_ranks"
+    )
     return 2 * tokens * top_k * hidden * width * matrices / ranks
 
 
 def _experts_bytes(kernel: Kernel) -> Term:
     hidden, width, matrices = _dims(kernel, "hidden", "width", "matrices")
     now = load(kernel.dims)
-    touched, present = (named(f"{name} {noun}", single(now[name])) for name, noun in (("touched", "experts"), ("present", "tokens")))
+    touched, present = (
+        named(f"{name} {noun}", single(now[name])) for name, noun in (("touched", "experts"), ("present", "tokens"))
+    )
     weights = touched * matrices * hidden * width * _size("weight", kernel.weight.bytes)
     return weights + 2 * present * hidden * _size("in and out", 2.0)
 

@@ -16,6 +16,7 @@ from archsim.workload.model import Attention, Model, Precision
 from archsim.workload.step import decode
 
 NOTHING = Format("none", 0)
+NAMES = {"kv": "KV cache"}  # of parts of the memory plan, where the plan's own word is short
 MEANINGS = {
     "weights": "parameters of one rank",
     "kv": "keys and values of the sequences a rank holds",
@@ -34,7 +35,7 @@ def memory_lines(point: Point) -> list[Line]:
     lines.append(checked("activations", [_activations(point)], parts["activations"], "bytes", MEANINGS["activations"]))
     lines.append(Line("buffers", None, parts["buffers"], "bytes", MEANINGS["buffers"]))
     lines.append(checked("reserve", _reserve(point, parts), parts["reserve"], "bytes", MEANINGS["reserve"]))
-    needed = total([named(name, size, "bytes") for name, size in parts.items()])
+    needed = total([named(NAMES.get(name, name), size, "bytes") for name, size in parts.items()])
     capacity = single(plan.capacity)
     free = capacity - needed.value
     whole, used = named("capacity", capacity, "bytes"), named("in all", needed.value, "bytes")
@@ -43,7 +44,9 @@ def memory_lines(point: Point) -> list[Line]:
 
 
 def _sum(name: str, lines: list[Line], value: float) -> Line:
-    return checked(name, [total([named(item.name, item.value, "bytes") for item in lines])], value, "bytes", MEANINGS[name])
+    return checked(
+        name, [total([named(item.name, item.value, "bytes") for item in lines])], value, "bytes", MEANINGS[name]
+    )
 
 
 def weight_lines(model: Model, precision: Precision, split: Split) -> list[Line]:
@@ -54,13 +57,20 @@ def weight_lines(model: Model, precision: Precision, split: Split) -> list[Line]
     lines = []
     for tensor, count in counts.items():
         fmt = precision.of(tensor)
-        alone = router if tensor == "router" else single(weight_bytes(model, replace(Precision(**only), **{tensor: fmt}), split)) - router
+        alone = (
+            router
+            if tensor == "router"
+            else single(weight_bytes(model, replace(Precision(**only), **{tensor: fmt}), split)) - router
+        )
         whole = named("parameters", count) * named(fmt.name, fmt.bytes, "bytes")
         ratio = whole.value / alone if alone else 1.0
         even = abs(ratio - round(ratio)) < 1e-9 * ratio
         share = alone / whole.value
-        term = whole / named("ranks", round(ratio)) if even else whole * Term(share, "share of a rank", number(share, 6))
-        lines.append(checked(tensor, [term], alone, "bytes"))
+        term = (
+            whole / named("ranks", round(ratio)) if even else whole * Term(share, "share of a rank", number(share, 6))
+        )
+        name = "other weights" if tensor == "weights" else tensor
+        lines.append(checked(name, [term], alone, "bytes"))
     return lines
 
 
@@ -78,7 +88,9 @@ def _kv_lines(point: Point, kv: float) -> list[Line]:
         lines.append(_held(point, context))
     lines.append(checked("KV a sequence", [total(sequences)], per_sequence, "bytes"))
     rank = sequences_term(point)
-    lines.append(checked("kv", [named("KV a sequence", per_sequence, "bytes") * rank], kv, "bytes", MEANINGS["kv"]))
+    lines.append(
+        checked("KV cache", [named("KV a sequence", per_sequence, "bytes") * rank], kv, "bytes", MEANINGS["kv"])
+    )
     return lines
 
 

@@ -1,5 +1,6 @@
 """A priced step in plain numbers: kernels, lanes, and how much of the chip's peaks is used."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +18,7 @@ from archsim.report.point import Point, single
 
 Pick = Callable[[Array], float]
 
+DECODE, PREFILL, MIXED = "Decode step", "Prefill", "Mixed step"
 ROUNDING = 1e-9  # shares of a time below this are rounding, not parts
 
 LIMITS: dict[str, tuple[str, ...]] = {
@@ -41,11 +43,17 @@ class KernelTime:
     flops: float
     bytes: float
     link_bytes: float
+    alone: bool = True
 
     @property
     def name(self) -> str:
         """The kernel's name."""
         return self.kernel.name
+
+    @property
+    def label(self) -> str:
+        """Its name, with its blocks where kernels of one name differ: "attention (windowed_moe)"."""
+        return self.name if self.alone else f"{self.name} ({', '.join(self.blocks)})"
 
     @property
     def total(self) -> float:
@@ -83,9 +91,10 @@ class LaneTime:
 
 @dataclass(frozen=True, eq=False)
 class StepTime:
-    """One step of one rank in plain numbers."""
+    """One step of one rank in plain numbers; `detail` says more than `title` of what it does."""
 
     title: str
+    detail: str
     span: float
     host: float
     kernels: tuple[KernelTime, ...]
@@ -100,7 +109,14 @@ class StepTime:
         for item in self.kernels:
             if item.seconds > 0:
                 groups.setdefault((item.name, item.seconds, item.flops, item.bytes), []).append(item)
-        return sorted((_joined(group) for group in groups.values()), key=lambda item: -item.total)
+        counts = Counter(name for name, *_ in groups)
+        joined = [_joined(group, counts[name] == 1) for (name, *_), group in groups.items()]
+        return sorted(joined, key=lambda item: -item.total)
+
+    @property
+    def full_title(self) -> str:
+        """Title and detail: "Mixed step (decode with the prompts of 4.7 requests)"."""
+        return f"{self.title} ({self.detail})" if self.detail else self.title
 
     @property
     def compute_share(self) -> float:
@@ -157,12 +173,12 @@ def summary(step: StepTime) -> list[tuple[str, float]]:
     return sorted(((name, share) for name, share in shares.items() if share > 0), key=lambda item: -item[1])
 
 
-def _joined(group: list[KernelTime]) -> KernelTime:
+def _joined(group: list[KernelTime], alone: bool) -> KernelTime:
     first = group[0]
     blocks = tuple(block for item in group for block in item.blocks)
     layers = sum(item.layers for item in group)
     costs = first.seconds, first.parts, first.flops, first.bytes, first.link_bytes
-    return KernelTime(blocks, layers, first.kernel, *costs)
+    return KernelTime(blocks, layers, first.kernel, *costs, alone)
 
 
 def steps_of(point: Point) -> list[StepTime]:
@@ -171,16 +187,16 @@ def steps_of(point: Point) -> list[StepTime]:
     if isinstance(answer, SteadyAnswer):
         loop = answer.loop
         joined = single(loop.joined)
-        title = f"Mixed step: decode with prompts of {joined:.1f} requests" if joined != 1 else "Mixed step: decode with one prompt"
-        mixed = step_time(title, loop.mixed, chip, lambda value: single(loop.at_joined(np.atleast_1d(value))))
-        return [step_time("Decode step", answer.decode, chip), mixed]
+        detail = f"decode with the prompts of {joined:.1f} requests" if joined >= 1.05 else "decode with one prompt"
+        mixed = step_time(MIXED, detail, loop.mixed, chip, lambda value: single(loop.at_joined(np.atleast_1d(value))))
+        return [step_time(DECODE, "", answer.decode, chip), mixed]
     chunks = single(answer.chunks)
-    title = "Prefill" if chunks == 1 else f"Prefill: one of {chunks:.0f} chunks"
-    return [step_time("Decode step", answer.decode, chip), step_time(title, answer.prefill, chip)]
+    detail = "" if chunks == 1 else f"one of {chunks:.0f} chunks"
+    return [step_time(DECODE, "", answer.decode, chip), step_time(PREFILL, detail, answer.prefill, chip)]
 
 
-def step_time(title: str, priced: PricedStep, chip: Chip, pick: Pick = single) -> StepTime:
-    """A priced step in plain numbers; `pick` takes one number out of an array."""
+def step_time(title: str, detail: str, priced: PricedStep, chip: Chip, pick: Pick = single) -> StepTime:
+    """A priced step in plain numbers; `pick` takes one number out of an array. Lanes without work are left out."""
     kernels = tuple(_kernel(block, kernel, cost, layers, pick) for block, kernel, cost, layers in _in_order(priced))
     periods = {block: (pick(priced.schedule.period[block]), count) for block, count in priced.plan.merged()}
     span = pick(priced.span)
@@ -189,7 +205,8 @@ def step_time(title: str, priced: PricedStep, chip: Chip, pick: Pick = single) -
         LaneTime(name, _picked(ALL_PARTS, lane.parts, pick, least), _picked(GAPS, lane.gaps, pick, least))
         for name, lane in priced.schedule.lanes.items()
     )
-    return StepTime(title, span, pick(np.atleast_1d(priced.plan.host)), kernels, periods, lanes, chip)
+    lanes = tuple(lane for lane in lanes if lane.parts) or lanes
+    return StepTime(title, detail, span, pick(np.atleast_1d(priced.plan.host)), kernels, periods, lanes, chip)
 
 
 def _kernel(block: str, kernel: Kernel, cost: Cost, layers: int, pick: Pick) -> KernelTime:

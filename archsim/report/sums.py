@@ -2,10 +2,10 @@
 
 from archsim.economics.money import Rate, wall_power
 from archsim.economics.terms import HOUR, YEAR_HOURS, Terms, recovery_factor
-from archsim.explore.evaluate import StepAnswer, SteadyAnswer, chip_rate
+from archsim.explore.evaluate import SteadyAnswer, StepAnswer, chip_rate
 from archsim.report.formulas import Line, Term, checked, line, named, quantity, rounded_up, total
 from archsim.report.point import Point, single
-from archsim.report.steps import StepTime
+from archsim.report.steps import PREFILL, StepTime
 from archsim.serving.steady import expert_layers
 
 
@@ -15,7 +15,9 @@ def layer_lines(step: StepTime) -> list[Line]:
     for block, (period, _) in step.periods.items():
         own = [item for item in step.kernels if block in item.blocks and item.seconds > 0]
         if own:
-            lines.append(checked(block, [total([named(item.name, item.seconds, "time") for item in own])], period, "time"))
+            lines.append(
+                checked(block, [total([named(item.name, item.seconds, "time") for item in own])], period, "time")
+            )
     return lines
 
 
@@ -24,7 +26,7 @@ def host_line(point: Point, step: StepTime, requests: float) -> Line:
     host = point.scenario.runtime.host
     term = named("step", host.step, "time")
     sequences = _sequences(point)
-    if step.title.startswith("Prefill"):
+    if step.title == PREFILL:
         term = term + named("request", host.request, "time") * named("requests", requests)
     elif requests:
         term = term + named("sequence", host.sequence, "time") * named("sequences", sequences)
@@ -135,11 +137,15 @@ def _chip_lines(point: Point, rate: Rate, terms: Terms) -> list[Line]:
     if rate.by == "rent":
         rent = terms.rent if terms.rent is not None else single(price.rent) if price.rent is not None else 0.0
         origin = "the scenario's" if terms.rent is not None else f"the chip's own, as of {price.as_of}"
-        return [checked("chip", [named("rent", rent, "USD/h") / used], single(rate.hourly), "USD/h", f"rent is {origin}")]
+        return [
+            checked("chip", [named("rent", rent, "USD/h") / used], single(rate.hourly), "USD/h", f"rent is {origin}")
+        ]
     capital = terms.capital if terms.capital is not None else single(price.system) if price.system is not None else 0.0
     yearly = named("capital", capital, "USD") / (named("hours a year", YEAR_HOURS) * used)
     factor = named("recovery", recovery_factor(terms.interest, terms.years))
-    watts = (named("board", single(point.alone.answer.power), "power") + named("overhead", terms.overhead, "power")) * named("PUE", terms.pue)
+    watts = (
+        named("board", single(point.alone.answer.power), "power") + named("overhead", terms.overhead, "power")
+    ) * named("PUE", terms.pue)
     facility = single(wall_power(point.alone.answer.power, terms))
     energy = named("wall power", facility / 1e3, "kW") * named("electricity", terms.electricity, "USD/kWh")
     parts = {name: single(value) for name, value in rate.parts.items()}
@@ -156,7 +162,9 @@ def _chip_lines(point: Point, rate: Rate, terms: Terms) -> list[Line]:
 def energy_line(point: Point) -> Line:
     """Facility energy of an output token."""
     answer, terms = point.alone.answer, point.scenario.terms
-    watts = (named("board", single(answer.power), "power") + named("overhead", terms.overhead, "power")) * named("PUE", terms.pue)
+    watts = (named("board", single(answer.power), "power") + named("overhead", terms.overhead, "power")) * named(
+        "PUE", terms.pue
+    )
     chips = named("chips", single(point.scenario.chips))
     joules: Term = watts * chips / named("throughput", single(answer.output_rate), "token_rate")
     return checked("energy", [joules], point.metric("energy_per_token"), "energy", "per output token, of the facility")

@@ -9,7 +9,8 @@ from archsim.engine.cost import ALL_PARTS
 from archsim.engine.lanes import GAPS
 from archsim.explore.evaluate import chip_rate
 from archsim.explore.result import Result
-from archsim.report.memory import MEANINGS
+from archsim.report.formulas import quantity
+from archsim.report.memory import MEANINGS, NAMES
 from archsim.report.point import Point, single
 from archsim.report.steps import KernelTime, StepTime
 from archsim.report.words import dollars, number, percent, shown, split_label, targets, token_rate
@@ -54,10 +55,17 @@ def sweep_table(result: Result, best: int | None) -> Table:
     title = f"{'Numbers of clients' if steady else 'Points'}: {len(chosen)} of {result.feasible.size}, the best marked"
     slo = targets(result.scenario.slo, 1.0, 1.0)
     heads += ["plan", *(["SLO"] if slo else [])]
-    return Table(title, (*axes, *heads), tuple(rows), texts=0, marked=marked, words=frozenset(range(len(axes) + 7, len(axes) + 9)))
+    return Table(
+        title,
+        (*axes, *heads),
+        tuple(rows),
+        texts=0,
+        marked=marked,
+        words=frozenset(range(len(axes) + 7, len(axes) + 9)),
+    )
 
 
-def _sweep_row(result: Result, columns: dict[str, np.ndarray], names: list[str], index: int) -> tuple[str, ...]:  # type: ignore[type-arg]
+def _sweep_row(result: Result, columns: dict[str, np.ndarray], names: list[str], index: int) -> tuple[str, ...]:
     cells = [number(float(columns[name][index])) for name in result.axes]
     for name in names:
         value = float(columns[name][index])
@@ -83,7 +91,7 @@ def _chosen(result: Result, best: int | None) -> list[int]:
     return sorted({*(int(index) for index in flat), *(() if best is None else (best,))})
 
 
-def _spread(values: np.ndarray, count: int) -> np.ndarray:  # type: ignore[type-arg]
+def _spread(values: np.ndarray, count: int) -> np.ndarray:
     """Positions of `count` values, about evenly over their logarithm."""
     if values.size <= count:
         return np.arange(values.size)
@@ -101,12 +109,19 @@ def proposal_table(point: Point, most: int = 12) -> Table:
     rows = []
     for proposal in point.proposals[:most]:
         values = proposal.metrics
-        note = "does not fit" if proposal.reason == "memory" else f"illegal: {proposal.reason}" if proposal.reason else ""
+        note = (
+            "does not fit" if proposal.reason == "memory" else f"illegal: {proposal.reason}" if proposal.reason else ""
+        )
         found = targets(point.result.scenario.slo, values["tpot"], values["ttft"])
         missed = [target.name for target in found if not target.kept]
         note = note or (f"misses {', '.join(missed)}" if missed else "")
-        note = "chosen" + (f", {note}" if note else "") if proposal.chosen else note
-        metrics = [shown(name, values[name]) for name in ("tpot", "ttft", "throughput_per_chip", cost, "memory_utilization")]
+        if proposal.chosen:
+            note = f"nearest, {note}" if proposal.reason else "chosen" + (f", {note}" if note else "")
+        metrics = [
+            "n/a" if proposal.reason else shown(name, values[name])
+            for name in ("tpot", "ttft", "throughput_per_chip", cost)
+        ]
+        metrics.append(shown("memory_utilization", values["memory_utilization"]))
         rows.append((split_label(*proposal.degrees), *metrics, note))
     left = len(point.proposals) - len(rows)
     caption = f"{left} more proposals are worse." if left > 0 else ""
@@ -116,7 +131,12 @@ def proposal_table(point: Point, most: int = 12) -> Table:
 
 def time_table(step: StepTime) -> Table:
     """The stall report: parts and gaps of every lane, which sum to the span of the step."""
-    lanes = sorted(step.lanes, key=lambda lane: ("compute", "link", "host").index(lane.name) if lane.name in ("compute", "link", "host") else 9)
+    lanes = sorted(
+        step.lanes,
+        key=lambda lane: (
+            ("compute", "link", "host").index(lane.name) if lane.name in ("compute", "link", "host") else 9
+        ),
+    )
     rows = []
     for name, meaning in ALL_PARTS.items():
         rows.append(_causes(name, meaning, [lane.parts.get(name, 0.0) for lane in lanes], step.span))
@@ -128,7 +148,7 @@ def time_table(step: StepTime) -> Table:
     kept.append(("span", *sums, "parts and gaps of every lane sum to it"))
     last = len(lanes) + 1
     heads = ("cause", *(f"{lane.name} lane" for lane in lanes), "what it is")
-    title = f"Where the time goes: {step.title[0].lower()}{step.title[1:]}"
+    title = f"Where the time goes: {step.full_title[0].lower()}{step.full_title[1:]}"
     return Table(title, heads, tuple(kept), marked=frozenset({len(kept) - 1}), words=frozenset({last}))
 
 
@@ -148,7 +168,17 @@ def kernel_table(step: StepTime, most: int = 10) -> Table:
     if rest:
         share = percent(sum(item.total for item in rest) / step.span)
         caption = f"{len(rest)} more kernels take {share}; `archsim explain` shows every one with its formula."
-    heads = ("kernel", "limited by", "layers", "a layer", "in all", "share", "of peak FLOP/s", "of peak bytes/s", "of its roof")
+    heads = (
+        "kernel",
+        "limited by",
+        "layers",
+        "a layer",
+        "in all",
+        "share",
+        "of peak FLOP/s",
+        "of peak bytes/s",
+        "of its roof",
+    )
     return Table(f"Longest kernels: {step.title[0].lower()}{step.title[1:]}", heads, rows, caption, texts=2)
 
 
@@ -157,7 +187,7 @@ def kernel_row(step: StepTime, item: KernelTime) -> tuple[str, ...]:
     flops = percent(item.flops / item.seconds / step.peak(item)) if item.flops else ""
     moved = percent(item.bytes / item.seconds / single(step.chip.memory.bandwidth)) if item.bytes else ""
     times = (show(item.seconds, "time"), show(item.total, "time"), percent(item.total / step.span))
-    return (item.name, item.limit, number(item.layers), *times, flops, moved, percent(item.efficiency))
+    return (item.label, item.limit, number(item.layers), *times, flops, moved, percent(item.efficiency))
 
 
 def memory_table(point: Point) -> Table:
@@ -165,7 +195,11 @@ def memory_table(point: Point) -> Table:
     plan = point.alone.answer.memory
     capacity = single(plan.capacity)
     parts = sorted(((name, single(value)) for name, value in plan.parts.items()), key=lambda item: -item[1])
-    rows = [(name, show(size, "bytes"), percent(size / capacity), MEANINGS.get(name, "")) for name, size in parts if size]
+    rows = [
+        (NAMES.get(name, name), show(size, "bytes"), percent(size / capacity), MEANINGS.get(name, ""))
+        for name, size in parts
+        if size
+    ]
     needed = single(plan.needed)
     free = capacity - needed
     rows.append(("free" if free >= 0 else "missing", show(abs(free), "bytes"), percent(abs(free) / capacity), ""))
@@ -187,7 +221,7 @@ def economics_table(point: Point) -> Table:
             value, origin = single(own), f"chip, as of {chip.price.as_of}"
         if name == "by" and value is None:
             value, origin = by, "default: rent where the chip has one" if by == "rent" else "default"
-        role = "" if name in used else "energy a token only" if name in ("electricity", "pue", "overhead") and name != "electricity" else "not used"
+        role = "" if name in used else "energy a token only" if name in ("pue", "overhead") else "not used"
         meaning = (field.description or "how a chip is paid for").partition(";")[0]
         rows.append((name, "none" if value is None else _term(name, value), origin, meaning, role))
     heads = ("term", "value", "from", "meaning", "")
@@ -200,7 +234,7 @@ def _term(name: str, value: object) -> str:
     if name in ("interest", "operation", "utilization"):
         return percent(value)
     units = {"rent": "USD/h", "capital": "USD", "years": "years", "electricity": "USD/kWh", "overhead": "W"}
-    return dollars(value) if name == "capital" else f"{number(value)} {units.get(name, '')}".strip()
+    return dollars(value) if name == "capital" else quantity(value, units.get(name, ""))
 
 
 # Assumptions
@@ -230,5 +264,7 @@ def answer_rows(point: Point) -> list[tuple[str, str]]:
     rows = [(labels[name], shown(name, metric(name)) + ("/user" if name == "interactivity" else "")) for name in names]
     rows.append(("energy per output token", show(metric("energy_per_token"), "energy")))
     rows.append(("board power of a chip", show(metric("power"), "power")))
-    rows.append(("memory of a chip", f"{show(metric('memory_needed'), 'bytes')}, {percent(metric('memory_utilization'))}"))
+    rows.append(
+        ("memory of a chip", f"{show(metric('memory_needed'), 'bytes')}, {percent(metric('memory_utilization'))}")
+    )
     return rows

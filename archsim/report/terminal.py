@@ -80,21 +80,33 @@ def print_answer(out: Console, result: Result) -> None:
 
 def print_refusal(out: Console, point: Point) -> None:
     """Why a point is infeasible and what would help."""
-    for text in refusal(point):
+    for text in refusal_lines(point):
         _paragraph(out, text)
     print_table(out, memory_table(point))
 
 
-def refusal(point: Point) -> list[str]:
-    """The refusal of an infeasible point, sentence by sentence: what does not fit, why, and what would."""
+def refusal_lines(point: Point) -> list[str]:
+    """The refusal of an infeasible point, line by line."""
+    claim, reason, fixes = refusal(point)
+    helps = (
+        [f"What would help: {fixes[0]}."]
+        if len(fixes) == 1
+        else ["What would help:", *(f"  - {fix}" for fix in fixes)]
+        if fixes
+        else []
+    )
+    return [claim, reason, *helps]
+
+
+def refusal(point: Point) -> tuple[str, str, list[str]]:
+    """The refusal of an infeasible point: what cannot run, why, and what would help."""
     found = point.diagnosis
     plan = split_of(point.scenario.split)
     scope = "" if point.result.proposals == 1 else f", the nearest of {point.result.proposals} proposals"
-    lines = [f"{system_label(point.scenario)} cannot run {question_label(point)} ({plan}{scope})."]
-    if found is not None:
-        lines.append(found.reason[0].upper() + found.reason[1:] + ".")
-        lines += [f"What would help: {fix}." for fix in found.fixes]
-    return lines
+    claim = f"{system_label(point.scenario)} cannot run {question_label(point)} ({plan}{scope})."
+    if found is None:
+        return claim, "", []
+    return claim, f"{found.reason[0].upper()}{found.reason[1:]}.", list(found.fixes)
 
 
 def notes(point: Point) -> list[str]:
@@ -102,7 +114,9 @@ def notes(point: Point) -> list[str]:
     scenario, context = point.scenario, point.scenario.context
     found = []
     if point.mode == "step" and context is not None and float(context.max()) > scenario.model.max_context:
-        found.append(f"Note: {scenario.model.name} is made for contexts of at most {scenario.model.max_context:,} tokens.")
+        found.append(
+            f"Note: {scenario.model.name} is made for contexts of at most {scenario.model.max_context:,} tokens."
+        )
     infeasible = int((~point.result.feasible).sum())
     if infeasible:
         found.append(f"{infeasible} of the {point.result.feasible.size} points are infeasible.")
@@ -117,7 +131,9 @@ def _assumptions(out: Console, result: Result) -> None:
     found = result.assumptions
     if not found:
         return
-    out.print(Text(f"\nThe answer rests on {len(found)} assumption{'s' if len(found) > 1 else ''} of its files", style="bold"))
+    out.print(
+        Text(f"\nThe answer rests on {len(found)} assumption{'s' if len(found) > 1 else ''} of its files", style="bold")
+    )
     for source in found[:MAIN]:
         what = textwrap.shorten(", ".join(source.of), 60, placeholder=" ...")
         out.print(Text(f"  {what}: {textwrap.shorten(source.ref, 160, placeholder=' ...')} ({source.file})"))

@@ -11,7 +11,7 @@ from archsim.explore.result import Result
 from archsim.explore.run import run
 from archsim.report.figures import INK, MUTED, Figure, axis, figure, layout, text
 from archsim.report.point import Point
-from archsim.report.words import number, shown, split_label, token_rate
+from archsim.report.words import number, shown, slo_label, split_label, token_rate
 
 LADDER = tuple(sorted({int(base * 2**power) for power in range(15) for base in (1, 1.5) if base * 2**power >= 1}))
 ENOUGH = 4  # points of a sweep that make a curve
@@ -21,10 +21,10 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "penta
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Feasible points along one axis, in its order; `label` says what is fixed besides."""
+    """Feasible points along one axis, in its order; `promised` is whether there is an SLO that `kept` speaks of."""
 
     along: str
-    label: str
+    promised: bool
     values: Array
     metrics: dict[str, Array]
     plans: list[str]
@@ -72,7 +72,8 @@ def _curve(result: Result, along: str, indices: "np.typing.NDArray[np.int64]", b
     at = np.flatnonzero(usable == best)
     word = "clients" if result.mode == "steady" else "batch"
     kept = result.meets_slo.ravel()[usable]
-    return Curve(word, "", columns[along][usable], metrics, plans, kept, int(at[0]) if at.size else None)
+    promised = bool(slo_label(result.scenario.slo))
+    return Curve(word, promised, columns[along][usable], metrics, plans, kept, int(at[0]) if at.size else None)
 
 
 def throughput(found: Curve, point: Point) -> Figure:
@@ -89,19 +90,29 @@ def cost(found: Curve, point: Point) -> Figure:
 
 def _figure(found: Curve, point: Point, name: str, title: str, kind: str) -> Figure:
     x, y = found.metrics["interactivity"], found.metrics[name]
-    line = {"type": "scatter", "mode": "lines", "x": x.tolist(), "y": y.tolist(), "hoverinfo": "skip", "showlegend": False}
-    traces: list[Figure] = [line | {"line": {"color": "#C9CED4", "width": 1.5}}]
+    line = {"type": "scatter", "mode": "lines", "x": x.tolist(), "y": y.tolist(), "hoverinfo": "skip"}
+    traces: list[Figure] = [line | {"line": {"color": "#C9CED4", "width": 1.5}, "showlegend": False}]
     labels = _labels(found, x, y, kind == "log")
     plans = list(dict.fromkeys(found.plans))
     for order, plan in enumerate(plans):
         mine = [index for index, own in enumerate(found.plans) if own == plan]
-        traces.append(_plan_trace(found, plan, order, mine, x, y, labels))
+        rising = ["top left" if kind == "log" and x[index] > 0.12 * x.max() else "top right" for index in mine]
+        side = {"textposition": rising}
+        traces.append(_plan_trace(found, plan, order, mine, x, y, labels) | side)
     if found.best is not None:
-        traces.append(_best_trace(found, float(x[found.best]), float(y[found.best])))
-    vertical = axis(title, type=kind) | ({"rangemode": "tozero"} if kind == "linear" else {"dtick": "D2", "tickformat": "$,.3~g"})
+        traces.append(_best_trace(found, found.best, x, y))
+    vertical = axis(title, type=kind) | ({"rangemode": "tozero", "tickformat": ","} if kind == "linear" else _prices(y))
     shape = layout(430, xaxis=axis("interactivity (tok/s/user)", rangemode="tozero"), yaxis=vertical, showlegend=True)
-    shape |= {"legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "title": {"text": ""}}, **_slo(point, float(x.max()))}
+    shape |= {"legend": {"orientation": "h", "y": 1.07, "yanchor": "bottom", "x": 0}, **_slo(point, float(x.max()))}
     return figure(traces, shape)
+
+
+def _prices(y: Array) -> Figure:
+    """Ticks of a logarithmic axis of money: 1, 2, 5 a decade, or 1 where that would be too many."""
+    low, high = math.floor(math.log10(float(y.min()))), math.ceil(math.log10(float(y.max())))
+    steps = (1, 2, 5) if high - low <= 3 else (1,)
+    values = [base * 10.0**power for power in range(low, high + 1) for base in steps]
+    return {"tickvals": values, "ticktext": [f"${value:,.12g}" for value in values]}
 
 
 def _plan_trace(found: Curve, plan: str, order: int, mine: list[int], x: Array, y: Array, labels: set[int]) -> Figure:
@@ -113,46 +124,66 @@ def _plan_trace(found: Curve, plan: str, order: int, mine: list[int], x: Array, 
         "x": [float(x[index]) for index in mine],
         "y": [float(y[index]) for index in mine],
         "text": [number(float(found.values[index])) if index in labels else "" for index in mine],
-        "textposition": "top right",
         "textfont": {"size": 11, "color": MUTED},
         "customdata": [_note(found, index) for index in mine],
         "hovertemplate": "%{customdata}<extra></extra>",
-        "marker": {"color": color, "size": 8, "symbol": [symbol if found.kept[index] else f"{symbol}-open" for index in mine]},
+        "marker": {
+            "color": color,
+            "size": 8 if x.size < 60 else 6,
+            "symbol": [symbol if found.kept[index] else f"{symbol}-open" for index in mine],
+        },
     }
 
 
-def _best_trace(found: Curve, x: float, y: float) -> Figure:
+def _best_trace(found: Curve, best: int, x: Array, y: Array) -> Figure:
     marker = {"symbol": "circle-open", "size": 18, "color": INK, "line": {"width": 2}}
-    best = found.best or 0
-    name = f"this report: {number(float(found.values[best]))} {found.along}" if found.along == "clients" else f"this report: batch {number(float(found.values[best]))}"
-    return {"type": "scatter", "mode": "markers", "x": [x], "y": [y], "name": name, "marker": marker, "hoverinfo": "skip"}
+    trace = {"type": "scatter", "mode": "markers", "x": [float(x[best])], "y": [float(y[best])], "hoverinfo": "skip"}
+    return trace | {"name": f"this report: {_what(found, best)}", "marker": marker}
+
+
+def _what(found: Curve, index: int) -> str:
+    """A point by its number: "75 clients", "batch 64"."""
+    value = number(float(found.values[index]))
+    return f"{value} clients" if found.along == "clients" else f"batch {value}"
 
 
 def _note(found: Curve, index: int) -> str:
-    value = {name: float(column[index]) for name, column in found.metrics.items()}
-    what = f"{number(float(found.values[index]))} clients" if found.along == "clients" else f"batch {number(float(found.values[index]))}"
-    lines = [
-        f"<b>{what}</b>, {text(found.plans[index])}",
-        f"{token_rate(value['interactivity'])}/user, TPOT {shown('tpot', value['tpot'])}, TTFT {shown('ttft', value['ttft'])}",
-        f"{token_rate(value['throughput'])} in all, {token_rate(value['throughput_per_chip'])} a chip",
-        f"{shown('output_cost', value['output_cost'])} per million output tokens",
-    ]
+    """What hovering over a point shows."""
+    told = {name: shown(name, float(column[index])) for name, column in found.metrics.items()}
+    price = f"{told['output_cost']} per million output tokens"
     if found.along == "clients":
-        lines[-1] = f"{shown('cost_per_token', value['cost_per_token'])} per million tokens; output alone {shown('output_cost', value['output_cost'])}"
-    return "<br>".join([*lines, "keeps the SLO" if found.kept[index] else "misses the SLO"])
+        price = f"{told['cost_per_token']} per million tokens, in and out; {price}"
+    slo = ["keeps the SLO" if found.kept[index] else "misses the SLO"] if found.promised else []
+    lines = [
+        f"<b>{_what(found, index)}</b>, {text(found.plans[index])}",
+        f"{told['interactivity']}/user, TPOT {told['tpot']}, TTFT {told['ttft']}",
+        f"{told['throughput']} in all, {told['throughput_per_chip']} a chip",
+    ]
+    return "<br>".join([*lines, price, *slo])
+
+
+FAR = 1.4  # times the fastest point: beyond, the SLO's own mark would squeeze the curve
 
 
 def _slo(point: Point, most: float) -> Figure:
-    """Shades the interactivity that the SLO asks for."""
+    """Shades the interactivity that the SLO asks for, or says that it lies outside."""
     slo = point.result.scenario.slo
     wanted = [value for value in (slo.interactivity, None if slo.tpot is None else 1.0 / slo.tpot) if value is not None]
     if not wanted:
         return {}
     least = max(wanted)
+    label = f"SLO: {token_rate(least)}/user or more"
+    base = {"y": 1, "yref": "paper", "xanchor": "right", "yanchor": "bottom", "showarrow": False}
+    if least > FAR * most:
+        note = {"x": 1, "xref": "paper", "font": {"size": 12, "color": "#A33F00"}, "text": f"{label}, far to the right"}
+        return {"annotations": [base | note]}
     end = max(most, least) * 1.06
-    area = {"type": "rect", "x0": least, "x1": end, "y0": 0, "y1": 1, "yref": "paper", "fillcolor": "#007F5C", "opacity": 0.07, "line": {"width": 0}, "layer": "below"}
-    note = {"x": end, "y": 1, "yref": "paper", "xanchor": "right", "yanchor": "top", "showarrow": False, "font": {"size": 12, "color": "#00664A"}}
-    return {"shapes": [area], "annotations": [note | {"text": f"SLO: {token_rate(least)}/user or more"}]}
+    area = {"type": "rect", "x0": least, "x1": end, "y0": 0, "y1": 1, "yref": "paper", "layer": "below"}
+    area |= {"fillcolor": "#007F5C", "opacity": 0.07, "line": {"width": 0}}
+    return {
+        "shapes": [area],
+        "annotations": [base | {"x": end, "font": {"size": 12, "color": "#00664A"}, "text": label}],
+    }
 
 
 def _labels(found: Curve, x: Array, y: Array, log: bool) -> set[int]:

@@ -104,7 +104,9 @@ def question_label(point: Point) -> str:
         return f"{counted(batch, 'sequence')} of {counted(_one(scenario.context), 'token')}"
     if scenario.input is None or scenario.output is None:
         return counted(batch, "client")
-    return f"{counted(batch, 'client')}, {number(_one(scenario.input))} tokens in and {number(_one(scenario.output))} out"
+    return (
+        f"{counted(batch, 'client')}, {number(_one(scenario.input))} tokens in and {number(_one(scenario.output))} out"
+    )
 
 
 @dataclass(frozen=True)
@@ -141,22 +143,23 @@ def slo_label(slo: SloFile) -> str:
     return ", ".join(target.phrase for target in targets(slo, 1.0, 1.0))
 
 
-def slo_sentence(result: Result) -> str:
-    """Where the SLO is kept; empty where there is none or nothing is feasible."""
+def slo_sentence(result: Result, spelled: bool = True) -> str:
+    """Where the SLO is kept; empty where there is none or nothing is feasible. `spelled` adds its targets."""
     label = slo_label(result.scenario.slo)
     if not label or not result.feasible.any():
         return ""
+    label = f" ({label})" if spelled else ""
     kept, points = int(result.meets_slo.sum()), result.meets_slo.size
-    what = "clients" if result.mode == "steady" else "points"
     if kept == 0:
-        scope = "The point misses" if points == 1 else f"Every one of the {points} numbers of {what} misses"
-        scope = f"None of the {points} points keeps" if points > 1 and result.mode == "step" else scope
-        return f"{scope} the SLO ({label})."
+        if points == 1:
+            return f"It misses the SLO{label}."
+        what = "numbers of clients" if result.mode == "steady" else "points"
+        return f"Every one of the {points} {what} misses the SLO{label}; shown is the best one without it."
     if points == 1:
-        return f"It keeps the SLO ({label})."
+        return f"It keeps the SLO{label}."
     if result.mode == "steady":
-        return f"{kept} of the {points} numbers of clients priced keep the SLO ({label})."
-    return f"{kept} of the {points} points keep the SLO ({label})."
+        return f"{kept} of the {points} numbers of clients priced keep the SLO{label}."
+    return f"{kept} of the {points} points keep the SLO{label}."
 
 
 def sentence(point: Point) -> str:
@@ -176,7 +179,7 @@ def sentence(point: Point) -> str:
 def why(step: StepTime) -> str:
     """Where the time of a step goes, in one sentence."""
     shares = ", ".join(f"{percent(share)} {name}" for name, share in summary(step) if share >= 0.005)
-    return f"{step.title} of {show(step.span, 'time')}: {shares}."
+    return f"{step.full_title}, {show(step.span, 'time')}: {shares}."
 
 
 def choice_label(point: Point) -> str:
