@@ -89,6 +89,31 @@ def run(blocks: Mapping[str, Sequence[Timed]], sequence: Sequence[tuple[str, int
     return clock.schedule()
 
 
+@dataclass(frozen=True)
+class Event:
+    """A task on the time line: seconds from the start of the step."""
+
+    name: str
+    lane: str
+    block: str
+    layer: int
+    start: float
+    seconds: float
+
+
+def timeline(
+    blocks: Mapping[str, Sequence[Timed]], sequence: Sequence[tuple[str, int]], host: Array, launch: Mapping[str, Array]
+) -> list[Event]:
+    """Every task of every layer with its start, at one point: all arrays hold one number."""
+    clock = _Recorder(host)
+    for block, count in sequence:
+        for _ in range(count):
+            clock.block = block
+            clock.play(block, blocks[block], 1, launch.get(block))
+            clock.layer += 1
+    return clock.events
+
+
 def narrow_first(tasks: Sequence[Timed]) -> list[Timed]:
     """The tasks in order, wide ones last."""
     return sorted(tasks, key=lambda task: task.wide)
@@ -175,11 +200,15 @@ class _Clock:
             start = np.maximum(start, self.free[task.lane])
             self._gap(task.lane, cause if cause != task.lane else "dependency", start - self.free[task.lane])
             self._do(task.lane, task.cost, 1.0, task.wide)
+            self._note(task, start)
             self.free[task.lane] = start + task.cost.seconds
             ends.append(self.free[task.lane])
             last[task.batch] = ends[-1]
         self.ends.update(last)
         self.end = functools.reduce(np.maximum, last.values(), self.end)
+
+    def _note(self, task: Timed, start: Array) -> None:
+        """For a recorder: a task begins."""
 
     def _launch(self, seconds: Array) -> Cost:
         """The cost of launching a block, one and the same for all its layers."""
@@ -233,3 +262,17 @@ class _Clock:
             work = [item for (name, _), item in self.done.items() if name == lane]
             lanes[lane] = Lane(work, self.gaps.get(lane, {}))
         return Schedule(span, self.period, lanes)
+
+
+@dataclass(eq=False)
+class _Recorder(_Clock):
+    """A clock that keeps every task it plays."""
+
+    events: list[Event] = field(default_factory=list)
+    block: str = ""
+    layer: int = 0
+
+    def _note(self, task: Timed, start: Array) -> None:
+        begin, length = float(start.ravel()[0]), float(task.cost.seconds.ravel()[0])
+        if length > 0.0:
+            self.events.append(Event(task.name, task.lane, self.block, self.layer, begin, length))

@@ -71,6 +71,14 @@ def run_step(plan: Plan, chip: Chip, stack: str) -> PricedStep:
             if id(task.kernel) not in priced:
                 priced[id(task.kernel)] = KINDS[chip.kind](task.kernel, chip, stack)
     costs = {block: tuple((task.kernel, priced[id(task.kernel)]) for task in tasks) for block, tasks in plan.blocks.items()}
+    return PricedStep(plan, costs, run(*lanes_of(plan, costs)), _hop(plan, chip))
+
+
+Lanes = tuple[dict[str, list[Timed]], tuple[tuple[str, int], ...], Array, dict[str, Array]]
+
+
+def lanes_of(plan: Plan, costs: Mapping[str, tuple[tuple[Kernel, Cost], ...]]) -> Lanes:
+    """What `lanes.run` and `lanes.timeline` take: timed tasks, sequence, host time, launches."""
     timed = {
         block: [
             Timed(task.kernel.name, task.lane, cost, task.after, task.kernel.kind in WIDE, task.batch)
@@ -78,11 +86,10 @@ def run_step(plan: Plan, chip: Chip, stack: str) -> PricedStep:
         ]
         for block in plan.blocks
     }
-    launch = {}
+    launch: dict[str, Array] = {}
     if plan.launch:
         launch = {block: plan.launch * _launches(tasks) for block, tasks in plan.blocks.items()}
-    schedule = run(timed, plan.sequence, np.asarray(plan.host), launch)
-    return PricedStep(plan, costs, schedule, _hop(plan, chip))
+    return timed, plan.sequence, np.asarray(plan.host), launch
 
 
 def _launches(tasks: Sequence[Task]) -> Array:

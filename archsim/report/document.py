@@ -11,8 +11,10 @@ from archsim.explore.evaluate import chip_rate
 from archsim.explore.result import METRICS, Result
 from archsim.explore.scenario import Scenario
 from archsim.report.point import Point, Proposal, main_point, single
+from archsim.report.rests import assumptions
 from archsim.report.steps import KernelTime, StepTime, steps_of
-from archsim.report.words import sentence, slo_sentence
+from archsim.report.words import place, sentence, slo_sentence
+from archsim.sources import Source
 from archsim.workload.model import CLASSES
 
 SCHEMA = 1
@@ -105,7 +107,7 @@ def _answer(result: Result) -> Json:
         "meets_slo": result.meets_slo,
         "best": _best(point) if point.feasible else None,
         "refusal": None if point.feasible else _refusal(point),
-        "assumptions": [_source(source) for source in result.assumptions],
+        "assumptions": [_source(source) for source in assumptions([point])],
     }
 
 
@@ -114,8 +116,8 @@ def _metric(result: Result, name: str) -> Json:
     return {"unit": UNITS[dimension], "meaning": meaning, "values": result.metric(name)}
 
 
-def _source(source: object) -> Json:
-    return {name: getattr(source, name) for name in ("of", "kind", "ref", "file")}
+def _source(source: Source) -> Json:
+    return {"of": source.of, "kind": source.kind, "ref": source.ref, "file": place(source.file)}
 
 
 def _best(point: Point) -> Json:

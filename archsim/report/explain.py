@@ -7,12 +7,12 @@ from typing import get_args
 from pydantic import BaseModel
 
 from archsim.engine.cost import ALL_PARTS
-from archsim.explore.evaluate import SteadyAnswer
 from archsim.fields import Quantity
 from archsim.report.formulas import Line, quantity
-from archsim.report.kernels import KernelLines, constants_of, explain_kernel
+from archsim.report.kernels import KernelLines, explain_kernel
 from archsim.report.memory import memory_lines
-from archsim.report.point import Point, single
+from archsim.report.point import Point
+from archsim.report.rests import constants_of
 from archsim.report.steps import DECODE, MIXED, KernelTime, StepTime, steps_of
 from archsim.report.sums import dollar_lines, energy_line, layer_lines, rate_lines, step_lines
 from archsim.report.words import percent, sentence
@@ -69,18 +69,12 @@ def _step(point: Point, step: StepTime) -> list[Section]:
     else:
         lines = tuple(_kernels(point, step, step.by_name))
         kernels = Section(f"{step.title}: kernels of one rank, longest first", step.detail, kernels=lines)
-    requests = _requests(point) if mixed else 1.0
-    sums = step_lines(point, step, name, 0.0 if step.title == DECODE else requests)
+    sums = step_lines(point, step, name)
     return [
         kernels,
         Section(f"One layer of the {lower}", lines=tuple(layer_lines(step))),
         Section(f"The {lower}", lines=tuple(sums)),
     ]
-
-
-def _requests(point: Point) -> float:
-    answer = point.alone.answer
-    return single(answer.loop.joined) if isinstance(answer, SteadyAnswer) else 1.0
 
 
 def _kernels(point: Point, step: StepTime, items: list[KernelTime]) -> Iterator[KernelLines]:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,31 @@ from archsim.report import figures as draw
 from archsim.report import tradeoff
 from archsim.report.document import clean
 from archsim.report.explain import memory_section
-from archsim.report.kernels import constants_of
 from archsim.report.point import Point, main_point, single
+from archsim.report.rests import assumptions, calibration
 from archsim.report.roofline import roofline
 from archsim.report.steps import StepTime, steps_of
 from archsim.report.sums import dollar_lines, energy_line, rate_lines
-from archsim.report.tables import Table, economics_table, kernel_table, memory_table, proposal_table, sweep_table
+from archsim.report.tables import (
+    economics_table,
+    kernel_table,
+    memory_table,
+    proposal_table,
+    source_rows,
+    sweep_table,
+)
 from archsim.report.terminal import notes, refusal
-from archsim.report.words import percent, question_label, sentence, shown, slo_sentence, system_label, targets, why
-from archsim.sources import Source
+from archsim.report.words import (
+    percent,
+    place,
+    question_label,
+    sentence,
+    shown,
+    slo_sentence,
+    system_label,
+    targets,
+    why,
+)
 from archsim.units import show
 
 EVERY_KERNEL = 200
@@ -72,10 +87,11 @@ def to_html(*results: Result, command: str = "") -> str:
         scenario=scenario,
         system=system_label(scenario),
         chapters=chapters,
-        assumptions=results[0].assumptions,
-        sources=_sources(scenario),
-        calibration=_calibration([chapter["point"] for chapter in chapters if chapter["feasible"]]),
-        command=command or f"archsim run {scenario.file} --html report.html",
+        assumptions=source_rows(assumptions([chapter["point"] for chapter in chapters])),
+        sources=source_rows([*scenario.chip.sources, *scenario.chip.generation.sources, *scenario.runtime.sources]),
+        calibration=calibration([chapter["point"] for chapter in chapters if chapter["feasible"]]),
+        command=command or f"archsim run {place(scenario.file)} --html report.html",
+        file=place(scenario.file),
         text=_text(scenario),
         version=__version__,
         figures=figures.as_json(),
@@ -94,10 +110,6 @@ def _text(scenario: Scenario) -> str:
         return Path(scenario.file).read_text(encoding="utf-8")[:MOST_TEXT]
     except (OSError, UnicodeDecodeError):
         return ""
-
-
-def _sources(scenario: Scenario) -> list[Source]:
-    return [*scenario.chip.sources, *scenario.chip.generation.sources, *scenario.runtime.sources]
 
 
 def _chapter(point: Point, figures: _Figures) -> dict[str, Any]:
@@ -175,24 +187,3 @@ def _tiles(point: Point) -> list[tuple[str, str, str]]:
         (told["power"], "board power of a chip", f"{told['energy_per_token']} of facility energy an output token"),
         (told["memory_needed"], "memory of a chip in use", f"{told['memory_utilization']} of {capacity}"),
     ]
-
-
-def _calibration(points: Sequence[Point]) -> Table | None:
-    """What the kernel times were fitted on, and the error that the fits leave."""
-    rows: dict[tuple[str, ...], None] = {}
-    for point in points:
-        for step in steps_of(point):
-            for item in step.by_name:
-                found = constants_of(item.kernel, point.scenario.chip, point.scenario.runtime.stack)
-                if found is not None:
-                    error = "" if found.error is None else f"{found.error:g} %"
-                    rows[
-                        (
-                            item.kernel.kind.replace("_", " "),
-                            item.kernel.weight.name if item.flops else "",
-                            error,
-                            found.fitted_on,
-                        )
-                    ] = None
-    heads = ("kernel family", "format", "mean error", "fitted on")
-    return Table("", heads, tuple(sorted(rows)), texts=2, words=frozenset({3})) if rows else None

@@ -1,43 +1,20 @@
 """Every kernel explained: FLOPs, bytes, and each part of its time with its numbers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from math import ceil
-from typing import TypeVar
 
 from archsim.chip.constants import Constants, Elementwise, Gemm
-from archsim.chip.model import Chip, Generation
+from archsim.chip.model import Chip
 from archsim.engine.experts import load
-from archsim.engine.step import KINDS
 from archsim.mapping.plan import Kernel
 from archsim.report.formulas import Line, Term, checked, least, line, named, quantity, total
 from archsim.report.point import single
+from archsim.report.rests import constants_of
 from archsim.report.steps import KernelTime
 from archsim.report.words import percent
 
-FamilySet = TypeVar("FamilySet", bound=Constants)
 SENT = {"all_reduce", "all_to_all"}
-
-
-@dataclass(frozen=True)
-class _Listener(Generation):
-    """A generation that remembers which constants were asked for."""
-
-    heard: list[Constants] = field(default_factory=list)
-
-    def constants(self, stack: str, family: str, formats: tuple[str, ...], as_class: type[FamilySet]) -> FamilySet:
-        """The constants of the generation, remembered."""
-        found = super().constants(stack, family, formats, as_class)
-        self.heard.append(found)
-        return found
-
-
-def constants_of(kernel: Kernel, chip: Chip, stack: str) -> Constants | None:
-    """The constants that the engine takes for a kernel: the engine is asked, so that both never differ."""
-    own = chip.generation
-    listener = _Listener(own.name, own.matrix_style, own.kernels, own.sources)
-    KINDS[chip.kind](kernel, replace(chip, generation=listener), stack)
-    return listener.heard[-1] if listener.heard else None
 
 
 @dataclass(frozen=True, eq=False)

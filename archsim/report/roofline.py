@@ -168,7 +168,7 @@ def _style(
     limit: str,
     seen: set[str],
 ) -> Figure:
-    """Filled markers for the first step, open ones for the second; the area says how much of the step a kernel takes."""
+    """Filled markers for the first step, open ones for the second; the area is the share of the step."""
     first = step is steps[0]
     sizes = [7 + 26 * math.sqrt(item.total / step.span) for item in items]
     name = f"limited by {limit}"

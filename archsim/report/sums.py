@@ -5,7 +5,7 @@ from archsim.economics.terms import HOUR, YEAR_HOURS, Terms, recovery_factor
 from archsim.explore.evaluate import SteadyAnswer, StepAnswer, chip_rate
 from archsim.report.formulas import Line, Term, checked, line, named, quantity, rounded_up, total
 from archsim.report.point import Point, single
-from archsim.report.steps import PREFILL, StepTime
+from archsim.report.steps import MIXED, PREFILL, StepTime
 from archsim.serving.steady import expert_layers
 
 
@@ -21,18 +21,16 @@ def layer_lines(step: StepTime) -> list[Line]:
     return lines
 
 
-def host_line(point: Point, step: StepTime, requests: float) -> Line:
+def host_line(point: Point, step: StepTime) -> Line:
     """The host's share of a step before its kernels start."""
+    if step.title == MIXED:
+        return Line("host", None, step.host, "time", "interpolated, as all of this step")
     host = point.scenario.runtime.host
     term = named("step", host.step, "time")
-    sequences = _sequences(point)
     if step.title == PREFILL:
-        term = term + named("request", host.request, "time") * named("requests", requests)
-    elif requests:
-        term = term + named("sequence", host.sequence, "time") * named("sequences", sequences)
-        term = term + named("request", host.request, "time") * named("requests", requests)
+        term = term + named("request", host.request, "time") * 1
     else:
-        term = term + named("sequence", host.sequence, "time") * named("sequences", sequences)
+        term = term + named("sequence", host.sequence, "time") * named("sequences", _sequences(point))
     return checked("host", [term], step.host, "time", "before the first kernel of a step")
 
 
@@ -43,9 +41,9 @@ def _sequences(point: Point) -> float:
     return 0.0 if found is None else single(found)
 
 
-def step_lines(point: Point, step: StepTime, name: str, requests: float = 0.0) -> list[Line]:
+def step_lines(point: Point, step: StepTime, name: str) -> list[Line]:
     """Host, blocks and layers summed up to the span of a step."""
-    host = host_line(point, step, requests)
+    host = host_line(point, step)
     terms = [named("host", step.host, "time")]
     for block, (period, layers) in step.periods.items():
         one = named(block, period, "time")

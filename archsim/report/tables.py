@@ -1,5 +1,6 @@
 """Tables of an answer as plain text cells, the same for the terminal and for HTML."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from archsim.report.formulas import quantity
 from archsim.report.memory import MEANINGS, NAMES
 from archsim.report.point import Point, single
 from archsim.report.steps import KernelTime, StepTime
-from archsim.report.words import dollars, number, percent, shown, split_label, targets, token_rate
+from archsim.report.words import dollars, number, percent, place, shown, split_label, targets, token_rate
 from archsim.sources import Source
 from archsim.units import show
 
@@ -240,9 +241,9 @@ def _term(name: str, value: object) -> str:
 # Assumptions
 
 
-def source_rows(sources: list[Source]) -> list[tuple[str, str, str, str]]:
+def source_rows(sources: Iterable[Source]) -> list[tuple[str, str, str, str]]:
     """(fields, kind, reference, file) of sources."""
-    return [(", ".join(source.of), source.kind, source.ref, source.file) for source in sources]
+    return [(", ".join(source.of), source.kind, source.ref, place(source.file)) for source in sources]
 
 
 def answer_rows(point: Point) -> list[tuple[str, str]]:

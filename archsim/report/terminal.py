@@ -11,6 +11,7 @@ from rich.text import Text
 
 from archsim.explore.result import Result
 from archsim.report.point import Point, main_point
+from archsim.report.rests import assumptions
 from archsim.report.steps import steps_of
 from archsim.report.tables import (
     Table,
@@ -18,10 +19,12 @@ from archsim.report.tables import (
     kernel_table,
     memory_table,
     proposal_table,
+    source_rows,
     sweep_table,
     time_table,
 )
 from archsim.report.words import question_label, sentence, slo_sentence, split_of, system_label, why
+from archsim.sources import Source
 
 PIPED = 140  # columns where the output is not a terminal and says no width
 MAIN = 4  # assumptions shown
@@ -75,7 +78,7 @@ def print_answer(out: Console, result: Result) -> None:
         print_table(out, time_table(step))
         print_table(out, kernel_table(step))
     print_table(out, memory_table(point))
-    _assumptions(out, result)
+    _assumptions(out, assumptions([point]))
 
 
 def print_refusal(out: Console, point: Point) -> None:
@@ -127,15 +130,15 @@ def _paragraph(out: Console, text: str, style: str = "") -> None:
     out.print(Text(text, style=style))
 
 
-def _assumptions(out: Console, result: Result) -> None:
-    found = result.assumptions
+def _assumptions(out: Console, found: list[Source]) -> None:
+    """How many sources of the answer are assumptions, and the first few."""
     if not found:
         return
     out.print(
         Text(f"\nThe answer rests on {len(found)} assumption{'s' if len(found) > 1 else ''} of its files", style="bold")
     )
-    for source in found[:MAIN]:
-        what = textwrap.shorten(", ".join(source.of), 60, placeholder=" ...")
-        out.print(Text(f"  {what}: {textwrap.shorten(source.ref, 160, placeholder=' ...')} ({source.file})"))
+    for fields, _, reference, file in source_rows(found[:MAIN]):
+        what = textwrap.shorten(fields, 60, placeholder=" ...")
+        out.print(Text(f"  {what}: {textwrap.shorten(reference, 160, placeholder=' ...')} ({file})"))
     if len(found) > MAIN:
         out.print(Text(f"  and {len(found) - MAIN} more: `--html` lists all with their sources"))

@@ -2,8 +2,10 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from archsim.arrays import Array
+from archsim.catalog import roots
 from archsim.explore.result import METRICS, Result
 from archsim.explore.scenario import Scenario, SloFile
 from archsim.mapping.split import Split
@@ -78,6 +80,16 @@ def split_label(tensor: float, attention_data: float, expert: float, data: float
     parts += [f"EP{expert:.0f}"] if expert > 1 else []
     parts += [f"{data:.0f} replicas"] if data > 1 else []
     return ", ".join(parts)
+
+
+def place(file: str) -> str:
+    """A file of the catalogue as it is called anywhere: "chips/nvidia/h100-sxm.yaml"; any other as it is."""
+    path = Path(file).absolute()
+    for kind in ("chips", "workloads", "mappers", "examples"):
+        for root in roots(kind):
+            if path.is_relative_to(root):
+                return f"{kind}/{path.relative_to(root).as_posix()}"
+    return file
 
 
 def split_of(split: Split) -> str:

@@ -16,7 +16,7 @@ from archsim.mapping.plan import MemoryPlan
 from archsim.workload.model import LatentAttention, Moe
 from archsim.workload.step import decode, prefill
 
-ROUNDS = 40  # of the damped fixed point; it settles to 1e-9 in about 25
+ROUNDS = 30  # halvings of the logarithm of the requests that join a step
 KNOTS = 9  # numbers of requests a step at which mixed steps are priced
 HELD = 0.6  # share of its output that a running sequence holds on average, with headroom against preemption
 
@@ -112,16 +112,18 @@ class _Loop:
         return run_step(place(self.d, step), self.d.chip, self.d.runtime.stack)
 
     def settle(self, mixed: Array) -> tuple[Array, Array, Array, Array]:
-        """Requests a mixed step, its seconds, TTFT and TPOT, once they agree with one another."""
-        knots = np.log(self.knots())
-        joined = np.ones((*mixed.shape[:-1], 1))
+        """Requests a mixed step, its seconds, TTFT and TPOT, where as many join as arrive meanwhile; by bisection."""
+        knots, most = np.log(self.knots()), np.log(self.most)
+        low, high = np.zeros((*mixed.shape[:-1], 1)), np.broadcast_to(most, (*mixed.shape[:-1], 1))
         for _ in range(ROUNDS):
-            seconds = _interpolate(np.log(joined), knots, mixed)
-            ttft, tpot = self._times(joined, seconds)
-            arriving = self.running / (ttft + self.output * tpot) * seconds
-            joined = np.sqrt(joined * np.clip(arriving, 1.0, self.most))
-        seconds = _interpolate(np.log(joined), knots, mixed)
-        return joined, seconds, *self._times(joined, seconds)
+            middle = (low + high) / 2.0
+            seconds = _interpolate(middle, knots, mixed)
+            ttft, tpot = self._times(np.exp(middle), seconds)
+            arriving = self.clients / (ttft + self.output * tpot) * seconds
+            more = np.log(arriving) > middle
+            low, high = np.where(more, middle, low), np.where(more, high, middle)
+        seconds = _interpolate(high, knots, mixed)
+        return np.exp(high), seconds, *self._times(np.exp(high), seconds)
 
     def each(self, joined: Array, seconds: Array) -> Array:
         """Seconds that the prefill of one request adds to the steps it shares."""

@@ -4,11 +4,25 @@
   for (const [id, figure] of Object.entries(figures)) {
     Plotly.newPlot(id, figure.data, figure.layout, { responsive: true, displayModeBar: false });
   }
-  const resize = function () {
+  // On paper a figure is scaled as it stands: the width of the page is known too late to draw it anew.
+  window.addEventListener("beforeprint", function () {
     for (const id of Object.keys(figures)) {
-      Plotly.Plots.resize(document.getElementById(id));
+      const plot = document.getElementById(id);
+      const box = plot.getBoundingClientRect();
+      plot.style.aspectRatio = box.width + " / " + box.height;
+      for (const svg of plot.querySelectorAll(".main-svg")) {
+        svg.setAttribute("viewBox", "0 0 " + box.width + " " + box.height);
+      }
     }
-  };
-  window.matchMedia("print").addEventListener("change", resize);
-  window.addEventListener("afterprint", resize);
+  });
+  window.addEventListener("afterprint", function () {
+    for (const id of Object.keys(figures)) {
+      const plot = document.getElementById(id);
+      plot.style.aspectRatio = "";
+      for (const svg of plot.querySelectorAll(".main-svg")) {
+        svg.removeAttribute("viewBox");
+      }
+      Plotly.Plots.resize(plot);
+    }
+  });
 })();
