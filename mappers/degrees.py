@@ -2,7 +2,7 @@
 
 A degree is a number, a list of numbers, or a word: `any` (every divisor of the pool), `domain` (the largest divisor
 that stays inside the fast links), `within_domain` (every divisor up to it), `replica` (all ranks of a replica),
-`rest` (what the other degrees leave).
+`rest` (what the other degrees leave). `expert` and `context` take no chips of their own.
 """
 
 from collections.abc import Mapping
@@ -12,23 +12,24 @@ from archsim.mapping.mapper import Degree
 from archsim.mapping.system import Pool
 from archsim.workload.model import Model, Moe
 
+CHIPS = ("tensor", "attention_data", "pipeline", "data")
+
 
 def propose(model: Model, pool: Pool, degrees: Mapping[str, Degree]) -> list[dict[str, int]]:
-    """Splits whose tensor, attention-data and data degrees multiply to the pool's chips."""
+    """Splits whose tensor, attention-data, pipeline and data degrees multiply to the pool's chips."""
     chips = int(pool.count.max())
-    names = ("tensor", "attention_data", "data")
-    wanted: dict[str, Degree] = {"tensor": 1, "attention_data": 1, "data": 1, "expert": 1, **degrees}
+    wanted: dict[str, Degree] = {**dict.fromkeys((*CHIPS, "expert", "context"), 1), **degrees}
     routed = any(isinstance(block.ffn, Moe) for block in model.blocks.values())
     if not routed and wanted["data"] == 1:  # without experts to share, data-parallel attention is nothing but replicas
         wanted |= {"data": wanted["attention_data"], "attention_data": 1}
-    choices = [_choices(wanted[name], chips, pool) for name in names]
     found = []
-    for picked in product(*choices):
-        split = _fill(dict(zip(names, picked, strict=True)), chips)
+    for picked in product(*(_choices(wanted[name], chips, pool) for name in CHIPS)):
+        split = _fill(dict(zip(CHIPS, picked, strict=True)), chips)
         if split:
             ranks = split["tensor"] * split["attention_data"]
-            options = _choices(wanted["expert"], ranks, pool) if routed else [1]
-            found += [{**split, "expert": ranks if option == 0 else option} for option in options]
+            experts = _choices(wanted["expert"], ranks, pool) if routed else [1]
+            contexts = _choices(wanted["context"], split["tensor"], pool)
+            found += [{**split, "expert": e or ranks, "context": c or 1} for e in experts for c in contexts]
     return found
 
 

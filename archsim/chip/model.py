@@ -82,8 +82,8 @@ class Generation:
                 found = sets[name]
                 if isinstance(found, as_class):
                     return found
-        have = ", ".join(sorted(name for name in sets)) or "none"
-        raise KeyError(f"generation {self.name!r} has no {family} constants of stack {stack!r} for {' or '.join(formats)} (it has: {have})")
+        have = ", ".join(sorted(sets)) or "none"
+        raise KeyError(f"generation {self.name!r} has no {family} constants of stack {stack!r} for {' or '.join(dict.fromkeys(formats))} (it has: {have})")
 
     def variant(self, stack: str, family: str, formats: tuple[str, ...], name: str) -> Constants | None:
         """The set of another kernel that the library picks in the case `name` (`<format>_<name>`); None where there is none."""

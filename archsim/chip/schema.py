@@ -137,6 +137,7 @@ def load_generation(name: str, mark: Mark | None = None) -> Generation:
     """The calibration constants of a generation, each set checked against its family."""
     document = fetch("chips/generations", name, mark)
     file = validate(GenerationFile, document)
+    check_sources(document, file.sources, skip=("name", "matrix_style"))
     return Generation(file.name, file.matrix_style, _sets(document), sources_of(file.sources, shown(document.path)))
 
 

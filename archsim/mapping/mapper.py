@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from archsim.arrays import array
-from archsim.catalog import CatalogError, Document, Mark, StrictModel, fetch, validate
+from archsim.catalog import CatalogError, Document, Mark, StrictModel, fetch, roots, validate
 from archsim.mapping.split import Split, legality
 from archsim.mapping.system import Pool
 from archsim.workload.model import Model
@@ -70,12 +70,12 @@ def load_mapper(name: str, mark: Mark | None = None) -> Mapper:
 
 
 def _strategy(document: Document, name: str) -> Propose:
-    """Loads `propose` from the Python file beside the mapper's."""
+    """Loads `propose` from the Python file beside the one that names it, or of the catalogue."""
     source = Path(document.mark("strategy").file).parent / f"{name}.py"
+    folders = [document.path.parent, *roots("mappers")]
+    source = next((path for path in (source, *(folder / f"{name}.py" for folder in folders)) if path.is_file()), source)
     if not source.is_file():
-        source = document.path.parent / f"{name}.py"
-    if not source.is_file():
-        raise CatalogError([document.mark("strategy").fault(f"no strategy file {source.name!r} beside {document.path.name!r}")])
+        raise CatalogError([document.mark("strategy").fault(f"no strategy file {source.name!r} beside {document.path.name!r} or in the catalogue")])
     spec = importlib.util.spec_from_file_location(f"archsim_mapper_{name}", source)
     if spec is None or spec.loader is None:
         raise CatalogError([document.mark("strategy").fault(f"cannot load {source.name!r}")])

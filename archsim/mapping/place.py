@@ -210,10 +210,11 @@ class _Placer:
         return Kernel(name, "all_reduce", role, {"bytes": size, "ranks": self.split.tensor}, BF16, BF16, "bf16", ())
 
     def _all_to_all(self, name: str, operator: Operator, fmt: Format) -> Kernel:
-        """Every token of this rank goes to its experts; tensor ranks send a share each."""
-        tokens = operator.dims["tokens"] / self.split.tensor
-        size = tokens * operator.dims["top_k"] * operator.dims["hidden"] * fmt.bytes
-        ranks = np.where(self.split.attention_data > 1, self.split.expert, 1.0)
+        """Every token of this rank goes to its experts, to every slice of them; tensor ranks send a share each."""
+        split, top_k = self.split, operator.dims["top_k"]
+        copies = np.where(split.expert_tensor > 1, np.minimum(top_k * split.expert_tensor, split.ranks), top_k)
+        size = operator.dims["tokens"] / split.tensor * copies * operator.dims["hidden"] * fmt.bytes
+        ranks = np.where(split.attention_data > 1, split.ranks, 1.0)
         return Kernel(name, "all_to_all", "experts", {"bytes": size, "ranks": ranks}, BF16, fmt, "bf16", ())
 
 
