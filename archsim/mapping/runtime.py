@@ -44,6 +44,7 @@ class RuntimeFile(StrictModel):
     fuses: tuple[str, ...] = Field((), description="elementwise operators that become part of another kernel; '*' for all")
     quantizers: dict[str, tuple[str, ...]] = Field({}, description="by format: the products whose input a kernel of its own quantises")
     graphed: Literal["decode", "all", "none"] = "all"
+    all_reduce: Literal["custom", "nccl"] = Field("custom", description="own kernels as far as they reach, or NCCL")
     host: HostFile = HostFile()
     prefill: PrefillFile = PrefillFile()
     memory: MemoryPolicy = MemoryPolicy()
@@ -60,6 +61,7 @@ class Runtime:
     fuses: tuple[str, ...]
     quantizers: dict[str, tuple[str, ...]]
     graphed: str
+    all_reduce: str
     host: HostFile
     chunk: int
     utilization: float
@@ -87,6 +89,7 @@ def load_runtime(name: str, mark: Mark | None = None) -> Runtime:
         fuses=file.fuses,
         quantizers=file.quantizers,
         graphed=file.graphed,
+        all_reduce=file.all_reduce,
         host=file.host,
         chunk=file.prefill.chunk,
         utilization=file.memory.utilization,
