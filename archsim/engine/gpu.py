@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 
 from archsim.arrays import Array, Inputs, array
-from archsim.chip.constants import AllReduce, AllToAll, Constants, ContextAttention, Elementwise, Experts, Gemm, GenerationAttention
+from archsim.chip.constants import (
+    AllReduce,
+    AllToAll,
+    Constants,
+    ContextAttention,
+    Elementwise,
+    Experts,
+    Gemm,
+    GenerationAttention,
+)
 from archsim.chip.model import Chip
 from archsim.engine.attention import context, context_bytes, generation, generation_bytes, unpacked
 from archsim.engine.collective import all_reduce, all_to_all, beyond, link_bytes
