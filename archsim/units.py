@@ -216,7 +216,11 @@ class Format:
         return _BASES.get(self.name, self.name)
 
 
-_BASES = {"fp16": "bf16", "fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "q8_0": "int8", "q4_0": "int4"}
+_BASES = {
+    **dict.fromkeys(("fp8_block", "mxfp8"), "fp8"),
+    **dict.fromkeys(("nvfp4", "mxfp4"), "fp4"),
+    **{"fp16": "bf16", "q8_0": "int8", "q4_0": "int4"},
+}
 
 #: The formats a precision may name. fp16 computes at the rate of bf16 on every chip of the catalogue. fp8
 #: carries one scale per tensor, which costs nothing per element. fp8_block is the storage of DeepSeek-V3: one

@@ -31,7 +31,10 @@ class PrefillFile(StrictModel):
 class MemoryPolicy(StrictModel):
     """How much of the memory is used, and for what besides weights and KV cache."""
 
-    utilization: Fraction = Field(1.0, description="share of the capacity the engine takes; the rest covers activations and buffers")
+    utilization: Fraction = Field(
+        1.0, description="share of the capacity the engine takes; the rest covers activations and buffers"
+    )
+    of_free: bool = Field(False, description="it is a share of what weights, activations and buffers leave free")
     buffers: Bytes = Field(0.0, description="captured graphs and communication buffers")
 
 
@@ -65,6 +68,7 @@ class Runtime:
     host: HostFile
     chunk: int
     utilization: float
+    of_free: bool
     buffers: float
     sources: tuple[Source, ...]
 
@@ -93,6 +97,7 @@ def load_runtime(name: str, mark: Mark | None = None) -> Runtime:
         host=file.host,
         chunk=file.prefill.chunk,
         utilization=file.memory.utilization,
+        of_free=file.memory.of_free,
         buffers=file.memory.buffers,
         sources=sources_of(file.sources, shown(document.path)),
     )
