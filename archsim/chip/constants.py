@@ -65,7 +65,7 @@ class GenerationAttention(Constants):
     )
     unpacked_single: bool = Field(False, description="nor are query heads with a KV head of their own")
     unpacked_work: NonNegative = Field(
-        0.0, description="nor is anything below this many sequences x KV heads x cached tokens (128 of them at the least)"
+        0.0, description="nor is what has fewer sequences x KV heads x cached tokens (128 of them at the least)"
     )
 
 
