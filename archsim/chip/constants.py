@@ -4,10 +4,12 @@ A generation file holds `kernels: {<stack>: {<family>: {<format>: {...}}}}`; a s
 are seconds, bandwidths bytes a second, efficiencies fractions of the peak of the format actually used.
 """
 
-from pydantic import Field
+from typing import Self
 
-from archsim.catalog import StrictModel
-from archsim.fields import Bandwidth, Fraction, NonNegative, Positive, Seconds
+from pydantic import Field, model_validator
+
+from archsim.catalog import FaultAt, StrictModel
+from archsim.fields import Bandwidth, Count, Fraction, NonNegative, Positive, Seconds
 
 TILES = ((16, 64), (64, 64), (64, 128), (128, 128), (128, 256))
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -56,6 +58,15 @@ class GenerationAttention(Constants):
     least_rows: int = Field(64, description="rows the matrix unit computes at the least")
     swap: Seconds = Field(0.0, description="t_swap: transposed copies that FA2 makes for grouped heads")
     groups_only: bool = Field(False, description="only grouped heads are split (FA2)")
+    unpacked_groups: Count | None = Field(
+        None,
+        description="groups of more query heads than this are not packed into blocks (TensorRT-LLM): one block a query "
+        "head, and the set `<format>_unpacked` holds; absent: all are packed",
+    )
+    unpacked_single: bool = Field(False, description="nor are query heads with a KV head of their own")
+    unpacked_work: NonNegative = Field(
+        0.0, description="nor is what has fewer sequences x KV heads x cached tokens (128 of them at the least)"
+    )
 
 
 class ContextAttention(Constants):
@@ -98,18 +109,30 @@ class Elementwise(Constants):
 
 
 class AllReduce(Constants):
-    """One-shot, two-shot, ring and in-switch all-reduce; the fastest is taken (`engine/collective.py`)."""
+    """One-shot, two-shot, ring and in-switch all-reduce; the fastest is taken (`engine/collective.py`).
 
-    one_shot: Seconds = Field(0.0, description="a1")
-    rank: Seconds = Field(0.0, description="g: for each further rank")
+    An engine has its own kernels (the set `any`), and beyond `ranks` or by choice of the runtime those of NCCL
+    (`nccl`), whose protocols LL, Simple and NVLS take the form of two-shot, ring and in-switch. An algorithm without
+    its fixed time is absent.
+    """
+
+    one_shot: Seconds | None = Field(None, description="a1: everyone sends all to everyone")
+    rank: Seconds = Field(0.0, description="g: for each further rank, of one-shot and two-shot")
     one_shot_link: Fraction = Field(1.0, description="e1: share of the link bandwidth")
-    two_shot: Seconds = Field(0.0, description="a2")
+    two_shot: Seconds | None = Field(None, description="a2: everyone reduces a share, then gathers (NCCL: LL)")
     two_shot_link: Fraction = Field(1.0, description="e2")
-    ring: Seconds = Field(0.0, description="a3")
+    ring: Seconds | None = Field(None, description="a3: around a ring, or in the switch (NCCL: Simple, NVLS)")
     ring_rank: Seconds = Field(0.0, description="g3")
     ring_link: Fraction = Field(1.0, description="e3")
     switch_link: Fraction | None = Field(None, description="e4: reduction in the switch; absent without it")
     skew: Positive = Field(1.0, description="ranks arrive apart: factor on the fixed times in a running engine")
+    ranks: Count = Field(8, description="most ranks of an engine's own kernels: a node, more with multi-node NVLink")
+
+    @model_validator(mode="after")
+    def _some_algorithm(self) -> Self:
+        if self.one_shot is None and self.two_shot is None and self.ring is None:
+            raise FaultAt("an all-reduce needs an algorithm: one_shot, two_shot or ring")
+        return self
 
 
 class AllToAll(Constants):

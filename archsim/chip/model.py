@@ -86,10 +86,13 @@ class Generation:
         raise KeyError(f"generation {self.name!r} has no {family} constants of stack {stack!r} for {' or '.join(dict.fromkeys(formats))} (it has: {have})")
 
     def variant(self, stack: str, family: str, formats: tuple[str, ...], name: str) -> Constants | None:
-        """The set of another kernel that the library picks in the case `name` (`<format>_<name>`); None where there is none."""
+        """The set of another kernel that the library picks in the case `name`; None where there is none.
+
+        It is called `<format>_<name>`, or just `<name>` beside a set `any`.
+        """
         sets = self.kernels.get(stack, {}).get(family, {})
-        first = next((fmt for fmt in formats if fmt in sets), "any")
-        return sets.get(f"{first}_{name}")
+        first = next((fmt for fmt in formats if fmt in sets), "")
+        return sets.get(f"{first}_{name}" if first else name)
 
 
 @dataclass(frozen=True, eq=False)

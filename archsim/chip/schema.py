@@ -145,13 +145,15 @@ def _sets(document: Document) -> dict[str, dict[str, dict[str, Constants]]]:
     faults: list[Fault] = []
     stacks: dict[str, dict[str, dict[str, Constants]]] = {}
     for stack, families in document.data["kernels"].items():
+        below = document.at("kernels", stack)  # in steps, since each looks through all marks that are left
         for family, formats in families.items():
             if family not in FAMILIES:
                 faults.append(document.mark("kernels", stack, family).key_fault(f"unknown kernel family {family!r}; known: {', '.join(FAMILIES)}"))
                 continue
+            sets = below.at(family)
             for fmt in formats:
                 try:
-                    found = validate(FAMILIES[family], document.at("kernels", stack, family, fmt))
+                    found = validate(FAMILIES[family], sets.at(fmt))
                     stacks.setdefault(stack, {}).setdefault(family, {})[fmt] = found
                 except CatalogError as error:
                     faults.extend(error.faults)

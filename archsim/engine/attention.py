@@ -17,10 +17,12 @@ from archsim.engine.cost import chain
 from archsim.mapping.plan import Kernel
 
 Number = Array | float
+Flags = np.typing.NDArray[np.bool_]
 
 IO = 2.0  # bytes of a query or an output element
 PARTIAL = 4.0  # bytes of an element of a split's result
 KEYS = 64.0  # keys a block takes at once
+LEAST_WORK = 128.0  # cached tokens that the choice between kernels counts at the least
 
 GENERATION = ("compute", "memory", "occupancy", "clock", "on_chip", "bandwidth", "overlap")
 CONTEXT = ("compute", "memory", "quantization", "occupancy", "clock", "on_chip", "bandwidth")
@@ -34,6 +36,25 @@ def generation(kernel: Kernel, chip: Chip, constants: GenerationAttention) -> tu
     kv = kernel.weight.bytes
     seconds, *parts = blocked(lambda x: _Generation(constants, kv, shared, x).evaluate(), inputs)
     return seconds, dict(zip((*GENERATION, "fixed"), parts, strict=True))
+
+
+def unpacked(kernel: Kernel, constants: GenerationAttention) -> Flags:
+    """Where query heads are not packed into blocks by their group: each takes a block of its own.
+
+    TensorRT-LLM decides so between two kernels; the rule was read off measured times. Several queries a sequence are
+    always packed.
+    """
+    d = kernel.dims
+    if constants.unpacked_groups is None:
+        return np.zeros(1, np.bool_)
+    group = d["heads"] / d["kv_heads"]
+    apart = group > constants.unpacked_groups
+    if constants.unpacked_single:
+        apart = apart | (group <= 1.0)
+    if constants.unpacked_work:
+        length = np.maximum(d["tokens"] / np.maximum(d["sequences"], 1.0), LEAST_WORK)
+        apart = apart | (d["sequences"] * d["kv_heads"] * length < constants.unpacked_work)
+    return apart & (d["queries"] <= 1.0)
 
 
 def generation_bytes(kernel: Kernel) -> Array:

@@ -10,6 +10,8 @@ from archsim.chip.constants import AllReduce, AllToAll
 from archsim.chip.model import Chip, Link
 from archsim.mapping.plan import Kernel
 
+Flags = np.typing.NDArray[np.bool_]
+
 NOWHERE = Link("none", array(1e-30), array(0.0), 1)
 
 
@@ -30,18 +32,24 @@ def all_reduce(kernel: Kernel, chip: Chip, constants: AllReduce) -> tuple[Array,
     return _parts(active, seconds + across + latency, wire + across)
 
 
+def beyond(kernel: Kernel, constants: AllReduce) -> Flags:
+    """Where an engine's own all-reduce does not reach, and NCCL takes over."""
+    return kernel.dims["ranks"] > constants.ranks
+
+
 def _inside(size: Array, ranks: Array, link: Link, c: AllReduce) -> tuple[Array, Array]:
     """Fastest algorithm inside a domain, and the least time of its bytes on the wire."""
     others = ranks - 1.0
     twice = 2.0 * others / ranks * size
-    steps = c.rank * others
-    options = [
-        (c.one_shot + steps) * c.skew + others * size / (link.bandwidth * c.one_shot_link),
-        (c.two_shot + steps) * c.skew + twice / (link.bandwidth * c.two_shot_link),
-        (c.ring + c.ring_rank * others) * c.skew + twice / (link.bandwidth * c.ring_link),
-    ]
     wire = np.minimum(twice, others * size)
-    if c.switch_link is not None and link.switch:
+    options = []
+    if c.one_shot is not None:
+        options.append((c.one_shot + c.rank * others) * c.skew + others * size / (link.bandwidth * c.one_shot_link))
+    if c.two_shot is not None:
+        options.append((c.two_shot + c.rank * others) * c.skew + twice / (link.bandwidth * c.two_shot_link))
+    if c.ring is not None:
+        options.append((c.ring + c.ring_rank * others) * c.skew + twice / (link.bandwidth * c.ring_link))
+    if c.ring is not None and c.switch_link is not None and link.switch:
         through = (1.0 + 1.0 / ranks) * size
         switched = c.ring * c.skew + through / (link.bandwidth * c.switch_link)
         options.append(np.where(ranks > 2, switched, np.inf))
@@ -68,7 +76,7 @@ def all_to_all(kernel: Kernel, chip: Chip, constants: AllToAll) -> tuple[Array, 
     return _parts(active, np.where(far, np.maximum(near_time, far_time), near_time), wire)
 
 
-def _parts(active: "np.typing.NDArray[np.bool_]", seconds: Array, wire: Array) -> tuple[Array, dict[str, Array]]:
+def _parts(active: Flags, seconds: Array, wire: Array) -> tuple[Array, dict[str, Array]]:
     """Splits the time of a collective into bytes at the peak of the wire, and the rest."""
     seconds = np.where(active, seconds, 0.0)
     link = np.where(active, np.minimum(wire, seconds), 0.0)

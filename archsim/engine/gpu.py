@@ -7,10 +7,19 @@ from typing import Any
 import numpy as np
 
 from archsim.arrays import Array, Inputs, array
-from archsim.chip.constants import AllReduce, AllToAll, Constants, ContextAttention, Elementwise, Experts, Gemm, GenerationAttention
+from archsim.chip.constants import (
+    AllReduce,
+    AllToAll,
+    Constants,
+    ContextAttention,
+    Elementwise,
+    Experts,
+    Gemm,
+    GenerationAttention,
+)
 from archsim.chip.model import Chip
-from archsim.engine.attention import context, context_bytes, generation, generation_bytes
-from archsim.engine.collective import all_reduce, all_to_all, link_bytes
+from archsim.engine.attention import context, context_bytes, generation, generation_bytes, unpacked
+from archsim.engine.collective import all_reduce, all_to_all, beyond, link_bytes
 from archsim.engine.cost import Cost
 from archsim.engine.elementwise import elementwise, elementwise_bytes
 from archsim.engine.experts import experts, experts_bytes
@@ -19,7 +28,11 @@ from archsim.engine.power import Counts, counted, throttled
 from archsim.mapping.plan import Kernel
 from archsim.workload.operators import context_flops, experts_flops, gemm_flops, generation_flops
 
-Timing = Callable[[Kernel, Chip, Any], tuple[Array, dict[str, Array]]]
+Flags = np.typing.NDArray[np.bool_]
+Timed = tuple[Array, dict[str, Array]]
+Timing = Callable[[Kernel, Chip, Any], Timed]
+
+NEVER = np.zeros(1, np.bool_)
 
 FORMS: dict[str, tuple[Timing, type[Constants]]] = {
     "gemm": (gemm, Gemm),
@@ -49,28 +62,43 @@ def price(kernel: Kernel, chip: Chip, stack: str) -> Cost:
 
     Raises KeyError when the chip's generation has no constants for it.
     """
-    timing, as_class = FORMS[kernel.kind]
-    constants = chip.generation.constants(stack, kernel.kind, _formats(kernel), as_class)
-    seconds, parts = timing(kernel, chip, constants)
-    sliced = chip.generation.variant(stack, kernel.kind, _formats(kernel), "sliced")
-    if sliced is not None:
-        seconds, parts = _where(kernel.dims["expert_ranks"] > 1, (seconds, parts), timing(kernel, chip, sliced))
+    seconds, parts = _timed(kernel, chip, stack)
     if kernel.kind in ("all_reduce", "all_to_all"):
         return Cost(seconds, parts, link_bytes=link_bytes(kernel), energy=chip.power.active * seconds)
     return throttled(seconds, parts, work(kernel, chip), chip)
 
 
-Timed = tuple[Array, dict[str, Array]]
+def _timed(kernel: Kernel, chip: Chip, stack: str) -> Timed:
+    """Seconds and parts of a kernel, and of the variant that its library picks wherever the case for it is given."""
+    timing, as_class = FORMS[kernel.kind]
+    names, generation = _formats(kernel), chip.generation
+    constants = generation.constants(stack, kernel.kind, names, as_class)
+    where, case = _case(kernel, constants)
+    other = generation.variant(stack, kernel.kind, names, case) if where.any() else None
+    if other is None:
+        return timing(kernel, chip, constants)
+    seconds, parts = timing(kernel, chip, other)
+    if where.all():
+        return seconds, parts
+    rest, own = timing(kernel, chip, constants)
+    return np.where(where, seconds, rest), {name: np.where(where, part, own[name]) for name, part in parts.items()}
 
 
-def _where(condition: "np.typing.NDArray[np.bool_]", yes: Timed, no: Timed) -> Timed:
-    """Seconds and parts of one kernel or the other, as libraries dispatch."""
-    parts = {name: np.where(condition, part, no[1][name]) for name, part in yes[1].items()}
-    return np.where(condition, yes[0], no[0]), parts
+def _case(kernel: Kernel, constants: Constants) -> tuple[Flags, str]:
+    """Where a library would pick another kernel, and the name of that variant."""
+    if isinstance(constants, GenerationAttention):
+        return unpacked(kernel, constants), "unpacked"
+    if isinstance(constants, Experts):
+        return kernel.dims["expert_ranks"] <= 1.0, "sliced"
+    if isinstance(constants, AllReduce):
+        return beyond(kernel, constants), "nccl"
+    return NEVER, ""
 
 
 def _formats(kernel: Kernel) -> tuple[str, ...]:
     """Names under which constants may stand: the weights' or cache's own format, its base, the compute format."""
+    if kernel.library:
+        return (kernel.library,)
     names = [kernel.weight.name]
     if kernel.weight.bits < 16 and kernel.compute == "bf16":
         names.append("mxfp4" if kernel.weight.bits == 4 else "bf16")

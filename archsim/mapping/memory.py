@@ -23,9 +23,13 @@ def memory_plan(d: Deployment, batch: Array, context: Array) -> MemoryPlan:
     redundant = 1.0 + d.options.redundant_experts / max(_experts(model), 1)
     buffers = array(runtime.buffers)
     capacity = chip.memory.capacity
-    reserve = np.maximum((1.0 - runtime.utilization) * capacity - activations - buffers, 0.0)
+    weights = weight_bytes(model, precision, split, redundant)
+    if runtime.of_free:
+        reserve = (1.0 - runtime.utilization) * np.maximum(capacity - weights - activations - buffers, 0.0)
+    else:
+        reserve = np.maximum((1.0 - runtime.utilization) * capacity - activations - buffers, 0.0)
     parts = {
-        "weights": weight_bytes(model, precision, split, redundant),
+        "weights": weights,
         "activations": activations,
         "buffers": buffers,
         "reserve": reserve,

@@ -179,7 +179,7 @@ class _Placer:
         d, ranks = operator.dims, self.split.context
         rows = d["sequences"] * d["queries"] * d["heads"] / self.split.tensor * ranks
         size = rows * d[width] * WIDE / 2.0
-        return Kernel(name, "all_reduce", "attention", {"bytes": size, "ranks": ranks}, BF16, BF16, "bf16", ())
+        return self._reduced(name, "attention", size, ranks)
 
     def _after(self, operator: Operator) -> list[Kernel]:
         if operator.kind == "experts":
@@ -207,7 +207,11 @@ class _Placer:
         return [self._all_reduce("experts_all_reduce", "experts", np.where(self.split.attention_data > 1, size / 2.0, size))]
 
     def _all_reduce(self, name: str, role: str, size: Array) -> Kernel:
-        return Kernel(name, "all_reduce", role, {"bytes": size, "ranks": self.split.tensor}, BF16, BF16, "bf16", ())
+        return self._reduced(name, role, size, self.split.tensor)
+
+    def _reduced(self, name: str, role: str, size: Array, ranks: Array) -> Kernel:
+        dims = {"bytes": size, "ranks": ranks}
+        return Kernel(name, "all_reduce", role, dims, BF16, BF16, "bf16", (), self.runtime.all_reduce)
 
     def _all_to_all(self, name: str, operator: Operator, fmt: Format) -> Kernel:
         """Every token of this rank goes to its experts, to every slice of them; tensor ranks send a share each."""

@@ -14,7 +14,8 @@ from archsim.units import Format
 class Kernel:
     """What one rank executes at once: one or more fused operators, or one collective.
 
-    `dims` are those of its rank. `weight` and `input` are the formats in memory, `compute` the matrix format used.
+    `dims` are those of its rank. `weight` and `input` are the formats in memory, `compute` the matrix format used;
+    `library` is the one a collective is taken from, where the runtime has a choice.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Kernel:
     input: Format
     compute: str
     operators: tuple[str, ...]
+    library: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,10 @@ class PrefillFile(StrictModel):
 class MemoryPolicy(StrictModel):
     """How much of the memory is used, and for what besides weights and KV cache."""
 
-    utilization: Fraction = Field(1.0, description="share of the capacity the engine takes; the rest covers activations and buffers")
+    utilization: Fraction = Field(
+        1.0, description="share of the capacity the engine takes; the rest covers activations and buffers"
+    )
+    of_free: bool = Field(False, description="it is a share of what weights, activations and buffers leave free")
     buffers: Bytes = Field(0.0, description="captured graphs and communication buffers")
 
 
@@ -44,6 +47,7 @@ class RuntimeFile(StrictModel):
     fuses: tuple[str, ...] = Field((), description="elementwise operators that become part of another kernel; '*' for all")
     quantizers: dict[str, tuple[str, ...]] = Field({}, description="by format: the products whose input a kernel of its own quantises")
     graphed: Literal["decode", "all", "none"] = "all"
+    all_reduce: Literal["custom", "nccl"] = Field("custom", description="own kernels as far as they reach, or NCCL")
     host: HostFile = HostFile()
     prefill: PrefillFile = PrefillFile()
     memory: MemoryPolicy = MemoryPolicy()
@@ -60,9 +64,11 @@ class Runtime:
     fuses: tuple[str, ...]
     quantizers: dict[str, tuple[str, ...]]
     graphed: str
+    all_reduce: str
     host: HostFile
     chunk: int
     utilization: float
+    of_free: bool
     buffers: float
     sources: tuple[Source, ...]
 
@@ -87,9 +93,11 @@ def load_runtime(name: str, mark: Mark | None = None) -> Runtime:
         fuses=file.fuses,
         quantizers=file.quantizers,
         graphed=file.graphed,
+        all_reduce=file.all_reduce,
         host=file.host,
         chunk=file.prefill.chunk,
         utilization=file.memory.utilization,
+        of_free=file.memory.of_free,
         buffers=file.memory.buffers,
         sources=sources_of(file.sources, shown(document.path)),
     )

@@ -251,6 +251,13 @@ def _mapper_tables(name: str, model: str, chip: str, count: int) -> list[Table]:
     ]
 
 
+def _memory_used(runtime: Runtime) -> str:
+    buffers = show(runtime.buffers, "bytes")
+    if runtime.of_free:
+        return f"{100 * runtime.utilization:g} % of what weights, activations and {buffers} of buffers leave free"
+    return f"{100 * runtime.utilization:g} %, {buffers} of it for buffers"
+
+
 def _runtime_tables(runtime: Runtime) -> list[Table]:
     facts = [
         ("version", runtime.version),
@@ -258,7 +265,8 @@ def _runtime_tables(runtime: Runtime) -> list[Table]:
         ("captured graphs", {"decode": "decode steps only", "all": "every step", "none": "none"}[runtime.graphed]),
         ("fuses", "every small kernel" if "*" in runtime.fuses else ", ".join(runtime.fuses)),
         ("prefill chunk", f"{runtime.chunk:,} tokens of a step at the most"),
-        ("memory used", f"{100 * runtime.utilization:g} %, {show(runtime.buffers, 'bytes')} of it for buffers"),
+        ("all-reduce", "NCCL" if runtime.all_reduce == "nccl" else "its own kernels as far as they reach, then NCCL"),
+        ("memory used", _memory_used(runtime)),
     ]
     host = tuple(
         (name, show(value, "time"), type(runtime.host).model_fields[name].description or "")

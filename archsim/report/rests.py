@@ -33,10 +33,20 @@ class _Listener(Generation):
     def constants(self, stack: str, family: str, formats: tuple[str, ...], as_class: type[FamilySet]) -> FamilySet:
         """The constants of the generation, remembered."""
         found = super().constants(stack, family, formats, as_class)
+        self._remember(stack, family, found)
+        return found
+
+    def variant(self, stack: str, family: str, formats: tuple[str, ...], name: str) -> Constants | None:
+        """The constants of another kernel that the library picks instead, remembered."""
+        found = super().variant(stack, family, formats, name)
+        if found is not None:
+            self._remember(stack, family, found)
+        return found
+
+    def _remember(self, stack: str, family: str, found: Constants) -> None:
         sets = self.kernels.get(stack, {}).get(family, {})
         key = next((name for name, own in sets.items() if own is found), "any")
         self.heard.append(Heard(f"kernels.{stack}.{family}.{key}", found))
-        return found
 
 
 def heard(kernel: Kernel, chip: Chip, stack: str) -> Heard | None:

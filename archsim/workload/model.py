@@ -114,7 +114,7 @@ class Model:
 
 
 CLASSES = ("weights", "embedding", "head", "attention", "kv", "activations", "experts")
-WEIGHT_ONLY = {"int4", "mxfp4"}
+WEIGHT_ONLY = {"int4", "mxfp4", "q8_0", "q4_0"}
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Precision:
         """The format in which a product with weights of this class takes its other operand.
 
         Quantised activations meet quantised weights only: bf16 weights take bf16 activations, and weight-only
-        formats (int4, mxfp4) are up-converted to meet bf16 activations unless activations say otherwise.
+        formats (WEIGHT_ONLY) are up-converted to meet bf16 activations unless activations say otherwise.
         """
         weight = self.of(tensor)
         return format_named("bf16") if weight.bits >= 16 else self.activations
