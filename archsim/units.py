@@ -216,13 +216,14 @@ class Format:
         return _BASES.get(self.name, self.name)
 
 
-_BASES = {"fp16": "bf16", "fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}
+_BASES = {"fp16": "bf16", "fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "int4_g32": "int4"}
 
 #: The formats a precision may name. fp16 computes at the rate of bf16 on every chip of the catalogue. fp8
 #: carries one scale per tensor, which costs nothing per element. fp8_block is the storage of DeepSeek-V3: one
 #: 32-bit scale per 128x128 block of a weight (16384 elements), hence 8.002 bits; its activations have one
 #: scale per 128, which the quantising kernels account for, not the format. mxfp8 and mxfp4 (OCP microscaling)
-#: have an 8-bit exponent per 32, nvfp4 an fp8 scale per 16, int4 (GPTQ, AWQ) an fp16 scale per group of 128.
+#: have an 8-bit exponent per 32, nvfp4 an fp8 scale per 16, int4 (GPTQ, AWQ) an fp16 scale per
+#: group of 128, int4_g32 (Kimi-K2.5) one per group of 32.
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         entry.name: entry
@@ -235,6 +236,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             Format("mxfp8", 8, scale_bits=8, group=32),
             Format("int8", 8),
             Format("int4", 4, scale_bits=16, group=128),
+            Format("int4_g32", 4, scale_bits=16, group=32),
             Format("nvfp4", 4, scale_bits=8, group=16),
             Format("mxfp4", 4, scale_bits=8, group=32),
         )
