@@ -125,12 +125,17 @@ def _share(operator: Operator, split: Split) -> Array:
     return share
 
 
-def _activations(model: Model, split: Split, runtime: Runtime) -> Array:
-    """Transient tensors of the largest step: residual stream and the widest projection, two bytes an element."""
+def widest_of(model: Model) -> float:
+    """Elements a token of the widest intermediate tensor: twice a feed-forward width, or a mixer's channels."""
     widest = 0.0
     for block in model.blocks.values():
         if block.ffn is not None:
             widest = max(widest, 2.0 * getattr(block.ffn, "top_k", 1) * block.ffn.width)
         if isinstance(block.attention, Recurrent):
             widest = max(widest, 2.0 * block.attention.inner)
-    return runtime.chunk * 2.0 * (4.0 * model.hidden + widest / split.tensor)
+    return widest
+
+
+def _activations(model: Model, split: Split, runtime: Runtime) -> Array:
+    """Transient tensors of the largest step: residual stream and the widest projection, two bytes an element."""
+    return runtime.chunk * 2.0 * (4.0 * model.hidden + widest_of(model) / split.tensor)

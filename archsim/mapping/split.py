@@ -82,8 +82,8 @@ def legality(model: Model, s: Split, chips: Array) -> Array:
     """Index into REASONS of the first rule a split breaks; 0 where the model allows it.
 
     Query and state heads divide evenly; KV heads, and groups that state heads share, divide evenly or are replicated
-    evenly; widths divide evenly; experts divide evenly among expert ranks, and expert ranks among the ranks of a stage; every stage has a layer; context ranks divide
-    the copies of a KV head.
+    evenly; widths divide evenly; experts divide evenly among expert ranks, and expert ranks among the ranks of a stage;
+    every stage has a layer; context ranks divide the copies of a KV head.
     """
     broken = np.zeros(np.broadcast_shapes(s.chips.shape, s.expert.shape, s.context.shape, chips.shape))
     for block in model.blocks.values():

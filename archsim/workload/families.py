@@ -13,8 +13,8 @@ class Family:
     `norm` of queries and keys: "" none, `head`, `bare` (see `archsim.workload.parts.Attention`). `qkv_bias`: None
     follows `attention_bias`. `output_bias`: whether `attention_bias` reaches the output projection. `gate`: attention
     with a gate on its output. `gated`: networks of three matrices. `layer_norm`: norms have biases. `positions`:
-    learned position embeddings beyond `max_position_embeddings`, None without any. `post_norms`: norms behind each part too.
-    `tied`: embedding and head are one unless a key says otherwise. `shared`: shared experts that no key counts.
+    learned position embeddings beyond `max_position_embeddings`, None without any. `post_norms`: norms behind each part
+    too. `tied`: embedding and head are one unless a key says otherwise. `shared`: shared experts that no key counts.
     `pattern`: every how many layers one attends to everything.
     """
 
