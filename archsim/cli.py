@@ -139,19 +139,29 @@ def run(
     json: Annotated[
         str | None, typer.Option(metavar="OUT|-", help="Write JSON to a file, or to the output instead of tables.")
     ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Write the time line of every kernel, for ui.perfetto.dev.")
+    ] = None,
     batch: Batch = None,
     context: Context = None,
     mode: ModeOption = None,
 ) -> None:
     """Answer a scenario: how fast, at what cost, and why. Exit code 1: nothing fits."""
     with _refusals():
+        for target in (html, trace, None if json in (None, "-") else Path(json)):
+            _check_place(target)
         results = _results(scenario, mode, _numbers(batch), _numbers(context))
-        if json != "-":
-            _print(results)
-        if json is not None:
-            _write_json(results, json)
         if html is not None:
             _write_html(results, html, _command(scenario, batch, context, mode, html))
+        if trace is not None:
+            _write_trace(results, trace)
+        if json is not None:
+            _write_json(results, json)
+        if json != "-":
+            _print(results)
+            for name, target in (("Report", html), ("Trace", trace), ("JSON", json)):
+                if target is not None:
+                    typer.echo(f"\n{name}: {target}")
         if not any(bool(result.feasible.any()) for result in results):
             raise typer.Exit(INFEASIBLE)
 
@@ -201,7 +211,14 @@ def _write_json(results: "list[Result]", target: str) -> None:
         sys.stdout.write(text)
     else:
         Path(target).write_text(text, encoding="utf-8")
-        typer.echo(f"\nJSON: {target}")
+
+
+def _write_trace(results: "list[Result]", target: Path) -> None:
+    from archsim.report.point import main_point
+    from archsim.report.trace import traced, write_trace
+
+    points = [point for point in map(main_point, results) if point.feasible]
+    write_trace(target, {name: step for point in points for name, step in traced(point).items()})
 
 
 def _command(scenario: str, batch: str | None, context: str | None, mode: Mode | None, html: Path) -> str:
@@ -220,7 +237,6 @@ def _write_html(results: "list[Result]", target: Path, command: str) -> None:
     from archsim.report.html import to_html
 
     target.write_text(to_html(*results, command=command), encoding="utf-8")
-    typer.echo(f"\nReport: {target}")
 
 
 @app.command()

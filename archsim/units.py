@@ -219,7 +219,7 @@ class Format:
 _BASES = {
     **dict.fromkeys(("fp8_block", "mxfp8"), "fp8"),
     **dict.fromkeys(("nvfp4", "mxfp4"), "fp4"),
-    **{"fp16": "bf16", "q8_0": "int8", "q4_0": "int4"},
+    **{"fp16": "bf16", "q8_0": "int8", "q4_0": "int4", "int4_g32": "int4"},
 }
 
 #: The formats a precision may name. fp16 computes at the rate of bf16 on every chip of the catalogue. fp8
@@ -227,7 +227,7 @@ _BASES = {
 #: 32-bit scale per 128x128 block of a weight (16384 elements), hence 8.002 bits; its activations have one
 #: scale per 128, which the quantising kernels account for, not the format. mxfp8 and mxfp4 (OCP microscaling)
 #: have an 8-bit exponent per 32, nvfp4 an fp8 scale per 16, int4 (GPTQ, AWQ) an fp16 scale per group of 128,
-#: q8_0 and q4_0 (llama.cpp) one per 32.
+#: int4_g32 (Kimi-K2.5) one per group of 32, q8_0 and q4_0 (llama.cpp) one per 32.
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         entry.name: entry
@@ -240,6 +240,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             Format("mxfp8", 8, scale_bits=8, group=32),
             Format("int8", 8),
             Format("int4", 4, scale_bits=16, group=128),
+            Format("int4_g32", 4, scale_bits=16, group=32),
             Format("nvfp4", 4, scale_bits=8, group=16),
             Format("mxfp4", 4, scale_bits=8, group=32),
             Format("q8_0", 8, scale_bits=16, group=32),

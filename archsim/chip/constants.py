@@ -108,6 +108,33 @@ class Elementwise(Constants):
     memory: Fraction = 1.0
 
 
+class StateUpdate(Constants):
+    """One new token a sequence through its recurrent state (`engine/state.py`)."""
+
+    fixed: Seconds = 0.0
+    memory: Fraction = Field(1.0, description="sustained share of the bandwidth for reading and writing the state")
+    vector: Fraction = Field(1.0, description="sustained share of the fp32 vector peak")
+
+
+class StateScan(Constants):
+    """The scan of a prompt in chunks (`engine/state.py`)."""
+
+    fixed: Seconds = 0.0
+    matrix: Fraction = Field(1.0, description="sustained share of the bf16 matrix peak")
+    memory: Fraction = Field(1.0, description="sustained share of the bandwidth for activations and states")
+    vector: Fraction = Field(1.0, description="sustained share of the fp32 vector peak, for scans without products")
+    chain: Seconds = Field(0.0, description="one step of a chain of chunks that wait for one another, of a sequence and head")
+
+
+class Indexer(Constants):
+    """Scores of the indexer of sparse attention, and the choice of the best (`engine/state.py`)."""
+
+    fixed: Seconds = Field(0.0, description="two launches: scores, choice")
+    matrix: Fraction = Field(1.0, description="sustained share of the matrix peak")
+    memory: Fraction = 1.0
+    logits: NonNegative = Field(0.0, description="bytes of a score that goes through memory between the two kernels")
+
+
 class AllReduce(Constants):
     """One-shot, two-shot, ring and in-switch all-reduce; the fastest is taken (`engine/collective.py`).
 
@@ -152,6 +179,9 @@ FAMILIES: dict[str, type[Constants]] = {
     "mla_context": ContextAttention,
     "experts": Experts,
     "elementwise": Elementwise,
+    "state_update": StateUpdate,
+    "state_scan": StateScan,
+    "indexer": Indexer,
     "all_reduce": AllReduce,
     "all_to_all": AllToAll,
 }

@@ -16,6 +16,9 @@ from archsim.chip.constants import (
     Experts,
     Gemm,
     GenerationAttention,
+    Indexer,
+    StateScan,
+    StateUpdate,
 )
 from archsim.chip.model import Chip
 from archsim.engine.attention import context, context_bytes, generation, generation_bytes, unpacked
@@ -25,8 +28,17 @@ from archsim.engine.elementwise import elementwise, elementwise_bytes
 from archsim.engine.experts import experts, experts_bytes
 from archsim.engine.gemm import gemm, gemm_bytes
 from archsim.engine.power import Counts, counted, throttled
+from archsim.engine.state import (
+    indexer,
+    indexer_bytes,
+    state_exponentials,
+    state_scan,
+    state_scan_bytes,
+    state_update,
+    state_update_bytes,
+)
 from archsim.mapping.plan import Kernel
-from archsim.workload.operators import context_flops, experts_flops, gemm_flops, generation_flops
+from archsim.workload.operators import FLOPS, context_flops, experts_flops, gemm_flops, generation_flops
 
 Flags = np.typing.NDArray[np.bool_]
 Timed = tuple[Array, dict[str, Array]]
@@ -42,6 +54,9 @@ FORMS: dict[str, tuple[Timing, type[Constants]]] = {
     "mla_context": (context, ContextAttention),
     "experts": (experts, Experts),
     "elementwise": (elementwise, Elementwise),
+    "state_update": (state_update, StateUpdate),
+    "state_scan": (state_scan, StateScan),
+    "indexer": (indexer, Indexer),
     "all_reduce": (all_reduce, AllReduce),
     "all_to_all": (all_to_all, AllToAll),
 }
@@ -54,6 +69,9 @@ BYTES: dict[str, Callable[[Kernel], Array]] = {
     "mla_context": context_bytes,
     "experts": experts_bytes,
     "elementwise": elementwise_bytes,
+    "state_update": state_update_bytes,
+    "state_scan": state_scan_bytes,
+    "indexer": indexer_bytes,
 }
 
 
@@ -100,6 +118,8 @@ def _formats(kernel: Kernel) -> tuple[str, ...]:
     if kernel.library:
         return (kernel.library,)
     names = [kernel.weight.name]
+    if kernel.weight.base == "int4":
+        names.append("int4")
     if kernel.weight.bits < 16 and kernel.compute == "bf16":
         names.append("mxfp4" if kernel.weight.bits == 4 else "bf16")
     return (*names, kernel.weight.base, kernel.compute)
@@ -116,12 +136,16 @@ def kernel_flops(kernel: Kernel) -> Array:
         return context_flops(d)
     if kernel.kind == "experts":
         return experts_flops(d) / d["expert_ranks"]
+    if kernel.kind in ("state_update", "state_scan", "indexer"):
+        return FLOPS[kernel.kind](d)
     return array(0.0)
 
 
 def exponentials(kernel: Kernel) -> Array:
-    """Exponentials of one rank: one a score of attention."""
+    """Exponentials of one rank: one a score of attention; the decays of a state."""
     d = kernel.dims
+    if kernel.kind in ("state_update", "state_scan"):
+        return state_exponentials(d)
     if kernel.kind in ("generation_attention", "mla_generation"):
         return d["tokens"] * d["queries"] * d["heads"]
     if kernel.kind in ("context_attention", "mla_context"):

@@ -15,7 +15,7 @@ from archsim.mapping.pipeline import largest
 from archsim.mapping.plan import Kernel, Plan, Task
 
 KINDS = {"gpu": price}
-WIDE = ("generation_attention", "mla_generation")  # the kernels that know both batch and context
+WIDE = ("generation_attention", "mla_generation", "indexer")  # the kernels that know both batch and context
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,7 +58,7 @@ def _memory(scenario: Scenario, batch: float, context: float) -> Diagnosis:
     needed, capacity = float(plan.needed.max()), float(plan.capacity.max())
     parts = {name: float(part.max()) for name, part in plan.parts.items()}
     largest = ", ".join(f"{show(size, 'bytes')} {name}" for name, size in parts.items() if size)
-    room = capacity - (needed - parts["kv"])
+    room = float(plan.free_for_kv.max())
     chip = scenario.chip.name
     reason = f"memory: each {chip} would need {show(needed, 'bytes')} ({largest}) of {show(capacity, 'bytes')}"
     if room <= 0:
@@ -74,7 +74,7 @@ def _fixes(scenario: Scenario, batch: float, context: float, room: float) -> Ite
         longest = _longest(scenario, room / sequences)
         if longest:
             yield f"a context of {longest:,} tokens fits at this batch"
-        held = float(_plan(scenario, 1.0, context).kv_per_sequence.max())
+        held = float(_plan(scenario, 1.0, context).per_sequence.max())
         most = int(room // held) * int(scenario.split.groups.max())
         if most:
             yield f"a batch of {most:,} fits at this context"

@@ -223,6 +223,6 @@ def most_clients(scenario: Scenario) -> int:
         raise ValueError("the steady answer needs `traffic`")
     memory = memory_plan(d, array(1.0), scenario.input + 0.6 * scenario.output)
     groups = d.split.groups
-    room = np.floor(np.maximum(memory.free_for_kv, 0.0) / memory.kv_per_sequence) * groups
+    room = np.floor(np.maximum(memory.free_for_kv, 0.0) / memory.per_sequence) * groups
     room = np.where(legal(scenario) == 0, room, 0.0)
     return int(min(float(room.max()), 1e9))

@@ -9,7 +9,7 @@ from archsim.mapping.plan import MemoryPlan
 from archsim.mapping.runtime import Runtime
 from archsim.mapping.split import Split
 from archsim.workload.lowering import lower
-from archsim.workload.model import Attention, Model, Moe, Precision
+from archsim.workload.model import Attention, LatentAttention, Mixer, Model, Moe, Precision, Recurrent
 from archsim.workload.operators import Operator
 from archsim.workload.step import decode
 
@@ -18,7 +18,7 @@ def memory_plan(d: Deployment, batch: Array, context: Array) -> MemoryPlan:
     """What a chip holds when `batch` sequences of `context` tokens run on the whole system."""
     model, precision, split, chip, runtime = d.model, d.precision, d.split, d.chip, d.runtime
     sequences = np.ceil(batch / split.groups)
-    per_sequence = kv_bytes(model, precision, split, context)
+    kv, state = kv_bytes(model, precision, split, context), state_bytes(model, split)
     activations = _activations(model, split, runtime)
     redundant = 1.0 + d.options.redundant_experts / max(_experts(model), 1)
     buffers = array(runtime.buffers)
@@ -33,28 +33,58 @@ def memory_plan(d: Deployment, batch: Array, context: Array) -> MemoryPlan:
         "activations": activations,
         "buffers": buffers,
         "reserve": reserve,
-        "kv": per_sequence * sequences,
+        "kv": kv * sequences,
+        "state": state * sequences,
     }
-    return MemoryPlan(parts, capacity, per_sequence, sequences)
+    return MemoryPlan(parts, capacity, kv, sequences, state)
 
 
 def kv_bytes(model: Model, precision: Precision, split: Split, context: Array) -> Array:
-    """KV-cache bytes of one sequence on one chip of the fullest pipeline stage.
+    """KV-cache bytes of one sequence on one chip of the fullest pipeline stage, index keys included.
 
-    Windowed layers hold no more than their window; context ranks hold a share of the tokens each.
+    Windowed and chunked layers hold no more than their window or chunk, sparse ones every token; context ranks hold a
+    share of the tokens each.
     """
-    sizes = {}
-    for name, block in model.blocks.items():
-        attention = block.attention
-        elements = array(float(attention.kv_elements))
-        if isinstance(attention, Attention):
-            elements = elements / np.minimum(split.tensor, attention.kv_heads)
-        sizes[name] = elements * precision.kv.bytes * np.minimum(context, attention.window) / split.context
+    sizes = {name: _cached(block.attention, precision, split, context) for name, block in model.blocks.items()}
     return largest(model.sequence, sizes, split.pipeline)
 
 
+def _cached(mixer: Mixer | None, precision: Precision, split: Split, context: Array) -> Array:
+    """What a layer caches of one sequence on one chip."""
+    if mixer is None or isinstance(mixer, Recurrent):
+        return array(0.0)
+    elements = array(float(mixer.kv_elements))
+    if isinstance(mixer, Attention):
+        elements = elements / np.minimum(split.tensor, mixer.kv_heads)
+    size = elements * mixer.stored(precision.kv).bytes * np.minimum(context, mixer.held) / split.context
+    if isinstance(mixer, LatentAttention) and mixer.index:
+        size = size + mixer.index.bytes * context / split.context
+    return size
+
+
+def state_bytes(model: Model, split: Split) -> Array:
+    """Bytes of recurrent and convolution state of one sequence on one chip of the stage that holds most.
+
+    Its length does not matter. Heads divide among tensor ranks; what groups share is replicated where ranks outnumber
+    them.
+    """
+    sizes = {}
+    for name, block in model.blocks.items():
+        mixer = block.attention
+        if isinstance(mixer, Recurrent):
+            own, shared = mixer.conv_bytes
+            sizes[name] = (mixer.state_bytes + own) / split.tensor + shared / np.minimum(split.tensor, mixer.groups)
+    return largest(model.sequence, sizes, split.pipeline) if sizes else array(0.0)
+
+
 def longest_context(model: Model, precision: Precision, split: Split, room: float) -> int:
-    """The longest context of which one sequence's KV cache fits in `room` bytes of a rank (0: none does)."""
+    """The longest context of which one sequence's KV cache and state fit in `room` bytes of a rank (0: none does).
+
+    Where nothing grows with the context, the longest the model was made for.
+    """
+    room -= float(state_bytes(model, split).max())
+    if not model.clips:
+        return model.max_context if room >= 0 else 0
     low, high = 0, 1
     while high < 1 << 40 and float(kv_bytes(model, precision, split, array(high)).max()) <= room:
         low, high = high, high * 2
@@ -99,10 +129,17 @@ def _share(operator: Operator, split: Split) -> Array:
     return share
 
 
-def _activations(model: Model, split: Split, runtime: Runtime) -> Array:
-    """Transient tensors of the largest step: residual stream and the widest projection, two bytes an element."""
+def widest_of(model: Model) -> float:
+    """Elements a token of the widest intermediate tensor: twice a feed-forward width, or a mixer's channels."""
     widest = 0.0
     for block in model.blocks.values():
-        ffn = block.ffn
-        widest = max(widest, 2.0 * getattr(ffn, "top_k", 1) * ffn.width)
-    return runtime.chunk * 2.0 * (4.0 * model.hidden + widest / split.tensor)
+        if block.ffn is not None:
+            widest = max(widest, 2.0 * getattr(block.ffn, "top_k", 1) * block.ffn.width)
+        if isinstance(block.attention, Recurrent):
+            widest = max(widest, 2.0 * block.attention.inner)
+    return widest
+
+
+def _activations(model: Model, split: Split, runtime: Runtime) -> Array:
+    """Transient tensors of the largest step: residual stream and the widest projection, two bytes an element."""
+    return runtime.chunk * 2.0 * (4.0 * model.hidden + widest_of(model) / split.tensor)

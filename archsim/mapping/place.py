@@ -24,6 +24,9 @@ from archsim.workload.operators import Operator, OpGraph
 from archsim.workload.step import Step
 
 BF16 = format_named("bf16")
+FP8 = format_named("fp8")
+STATE = ("state_update", "state_scan")
+REDUCED = ("o", "down", "out_proj", "x_proj", "embedding")  # operators that leave partial sums on tensor ranks
 GENERATION = ("generation_attention", "mla_generation")
 VOCABULARY_PADDING = 64  # engines pad the vocabulary to this before they divide it
 WIDE = 2.0  # bytes of an activation on a link
@@ -107,19 +110,22 @@ class _Placer:
         if operator.kind == "elementwise" and self.runtime.fused(operator.name):
             return []
         weight, entry = self._formats(operator)
-        compute = self.chip.compute_format(weight, entry)
+        # a recurrent state is kept wider than it is multiplied
+        compute = self.chip.compute_format(BF16 if operator.kind in STATE else weight, entry)
         if compute is None:
             raise ValueError(f"{self.chip.name} has no matrix format for {operator.name}: {weight.name} weights with {entry.name} activations")
         dims = self._dims(operator)
         return [Kernel(operator.name, operator.kind, operator.role, dims, weight, entry, compute, (operator.name,))]
 
     def _formats(self, operator: Operator) -> tuple[Format, Format]:
-        """Formats of the weights (or the KV cache) and of the other operand.
+        """Formats of the weights (or the cache or state) and of the other operand.
 
-        Products without a class of their own, such as the per-head ones of absorbed latent attention, stay in bf16,
+        Index keys meet index queries of their own width. Products without a class of their own, such as the per-head ones of absorbed latent attention, stay in bf16,
         as engines keep them.
         """
         precision = self.graph.precision
+        if operator.store is not None:
+            return operator.store, FP8 if operator.kind == "indexer" else BF16
         if not operator.tensor:
             return (BF16 if operator.kind == "gemm" else precision.kv), BF16
         if operator.kind == "elementwise":
@@ -186,10 +192,10 @@ class _Placer:
             return [self._all_to_all("return", operator, BF16)]
         if operator.kind in GENERATION:
             return [self._over_context("context_reduce", operator, "value")]
-        if operator.name in ("o", "down", "embedding"):
-            hidden = self.graph.model.hidden
+        if operator.name in REDUCED:
+            columns = operator.dims.get("n", array(self.graph.model.hidden))
             tokens = operator.dims.get("m", operator.dims.get("tokens", array(0.0)))
-            return [self._all_reduce(f"{operator.name}_all_reduce", operator.role, tokens * hidden * WIDE)]
+            return [self._all_reduce(f"{operator.name}_all_reduce", operator.role, tokens * columns * WIDE)]
         if operator.name == "head":
             logits = operator.dims["m"] * self.graph.model.vocab * WIDE
             return [self._all_reduce("logits_gather", "head", logits / 2.0)]
@@ -201,7 +207,7 @@ class _Placer:
         Where attention is data-parallel, experts have already returned whole rows, and only a gather among the
         tensor ranks is left, which moves half the bytes of an all-reduce.
         """
-        if last not in ("combine", "shared_add"):
+        if last not in ("combine", "latent_out", "shared_add"):
             return []
         size = self.graph.step.tokens * self.graph.model.hidden * WIDE
         return [self._all_reduce("experts_all_reduce", "experts", np.where(self.split.attention_data > 1, size / 2.0, size))]

@@ -1,7 +1,7 @@
 """Plan: kernels on lanes, transfers between ranks, and what sits in which memory."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -44,12 +44,21 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class MemoryPlan:
-    """What each chip of a pool holds (bytes), of what capacity, and for how much it falls short."""
+    """What each chip of a pool holds (bytes), of what capacity, and for how much it falls short.
+
+    `kv_per_sequence` and `state_per_sequence` are the KV cache and the constant state of one sequence on a rank.
+    """
 
     parts: Mapping[str, Array]
     capacity: Array
     kv_per_sequence: Array
     sequences: Array
+    state_per_sequence: Array = field(default_factory=lambda: np.zeros(1))
+
+    @property
+    def per_sequence(self) -> Array:
+        """What one sequence holds on a rank, cache and state."""
+        return self.kv_per_sequence + self.state_per_sequence
 
     @property
     def needed(self) -> Array:
@@ -59,7 +68,7 @@ class MemoryPlan:
     @property
     def free_for_kv(self) -> Array:
         """What is left for the KV cache and state once everything else is in."""
-        return self.capacity - (self.needed - self.parts["kv"])
+        return self.capacity - (self.needed - self.parts["kv"] - self.parts["state"])
 
     @property
     def fits(self) -> "np.typing.NDArray[np.bool_]":

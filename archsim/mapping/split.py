@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from archsim.arrays import Array, array
-from archsim.workload.model import Attention, Mlp, Model, Moe
+from archsim.workload.model import Attention, Mixer, Mlp, Model, Moe, Recurrent
 
 REASONS = (
     "",
@@ -18,6 +18,7 @@ REASONS = (
     "chips",
     "layers",
     "context ranks",
+    "state heads",
 )
 
 
@@ -80,16 +81,13 @@ def split(
 def legality(model: Model, s: Split, chips: Array) -> Array:
     """Index into REASONS of the first rule a split breaks; 0 where the model allows it.
 
-    Query heads divide evenly; KV heads divide evenly or are replicated evenly; widths divide evenly; experts divide
-    evenly among expert ranks, and expert ranks among the ranks of a stage; every stage has a layer; context ranks divide
-    the copies of a KV head.
+    Query and state heads divide evenly; KV heads, and groups that state heads share, divide evenly or are replicated
+    evenly; widths divide evenly; experts divide evenly among expert ranks, and expert ranks among the ranks of a stage;
+    every stage has a layer; context ranks divide the copies of a KV head.
     """
     broken = np.zeros(np.broadcast_shapes(s.chips.shape, s.expert.shape, s.context.shape, chips.shape))
     for block in model.blocks.values():
-        broken = _first(broken, block.attention.heads % s.tensor != 0, 2)
-        if isinstance(block.attention, Attention):
-            kv = block.attention.kv_heads
-            broken = _first(broken, (kv % s.tensor != 0) & (s.tensor % kv != 0), 3)
+        broken = _mixer(broken, block.attention, s)
         if isinstance(block.ffn, Mlp):
             broken = _first(broken, block.ffn.width % s.tensor != 0, 4)
         elif isinstance(block.ffn, Moe):
@@ -100,6 +98,20 @@ def legality(model: Model, s: Split, chips: Array) -> Array:
         broken = _first(broken, copies % s.context != 0, 9)
     broken = _first(broken, s.pipeline > model.layers, 8)
     return _first(broken, s.chips != chips, 7)
+
+
+def _mixer(broken: Array, mixer: Mixer | None, s: Split) -> Array:
+    """The rules of attention heads and state heads."""
+    if mixer is None:
+        return broken
+    if isinstance(mixer, Recurrent):
+        uneven = (mixer.groups % s.tensor != 0) & (s.tensor % mixer.groups != 0)
+        return _first(broken, (mixer.heads % s.tensor != 0) | uneven, 10)
+    broken = _first(broken, mixer.heads % s.tensor != 0, 2)
+    if isinstance(mixer, Attention):
+        kv = mixer.kv_heads
+        broken = _first(broken, (kv % s.tensor != 0) & (s.tensor % kv != 0), 3)
+    return broken
 
 
 def _first(broken: Array, now: "np.typing.NDArray[np.bool_]", reason: int) -> Array:

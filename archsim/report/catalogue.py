@@ -16,7 +16,18 @@ from archsim.report.words import counted, number, precision_label, split_label
 from archsim.sources import Source, sources_of
 from archsim.units import show
 from archsim.workload.lowering import lower
-from archsim.workload.model import Attention, Block, LatentAttention, Model, Moe, precision_of
+from archsim.workload.model import (
+    Block,
+    Chunk,
+    DeltaNet,
+    LatentAttention,
+    Mamba1,
+    Mamba2,
+    Model,
+    Moe,
+    Recurrent,
+    precision_of,
+)
 from archsim.workload.schema import WorkloadFile, load_model
 from archsim.workload.step import decode
 from archsim.yamlmarks import shown
@@ -204,17 +215,31 @@ def _merged(model: Model) -> list[tuple[str, int]]:
 
 def _attention(block: Block) -> str:
     a = block.attention
-    window = f", window of {number(a.window)}" if a.window != float("inf") else ""
+    if a is None:
+        return "none"
+    if isinstance(a, Recurrent):
+        return _mixer(a)
+    word = "chunks" if isinstance(a.window, Chunk) else "window"
+    window = f", {word} of {number(a.window)}" if a.window != float("inf") else ""
     if isinstance(a, LatentAttention):
+        window = f", {number(a.window)} tokens chosen by an indexer" if a.sparse else ""
         return f"MLA: {a.heads} heads, latent {a.latent} + {a.rope} rotary{window}"
     kind = "MHA" if a.kv_heads == a.heads else "MQA" if a.kv_heads == 1 else "GQA"
-    return (
-        f"{kind}: {a.heads} heads, {a.kv_heads} KV heads of width {a.width if isinstance(a, Attention) else 0}{window}"
-    )
+    return f"{kind}: {a.heads} heads, {a.kv_heads} KV heads of width {a.width}{window}"
+
+
+def _mixer(a: Recurrent) -> str:
+    """A mixer with a constant state, and what that takes of memory a sequence and layer."""
+    kind = {DeltaNet: "gated delta rule", Mamba2: "Mamba-2", Mamba1: "Mamba-1"}[type(a)]
+    state = show(a.state_bytes + sum(a.conv_bytes), "bytes")
+    heads = "channels" if isinstance(a, Mamba1) else "heads"
+    return f"{kind}: {number(a.heads)} {heads}, state of {state}"
 
 
 def _ffn(block: Block) -> str:
     f = block.ffn
+    if f is None:
+        return "none"
     if not isinstance(f, Moe):
         return f"dense, width {number(f.width)}"
     shared = f", shared expert of width {number(f.shared)}" if f.shared else ""

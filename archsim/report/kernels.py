@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
-from archsim.chip.constants import Constants, Elementwise, Gemm
+from archsim.chip.constants import Constants, Elementwise, Gemm, Indexer, StateScan, StateUpdate
 from archsim.chip.model import Chip
 from archsim.engine.experts import load
 from archsim.mapping.plan import Kernel
@@ -46,6 +46,10 @@ def _layers(item: KernelTime) -> str:
 
 
 def _holds(kernel: Kernel) -> str:
+    if kernel.kind in ("state_update", "state_scan"):
+        return "state"
+    if kernel.kind == "indexer":
+        return "index keys"
     return "KV cache" if "generation" in kernel.kind else "keys and values" if "context" in kernel.kind else "weights"
 
 
@@ -103,7 +107,7 @@ def _levels(part: str, item: KernelTime, chip: Chip, constants: Constants | None
 
 
 def _fixed(kernel: Kernel, constants: Constants | None) -> list[Term]:
-    if isinstance(constants, Elementwise):
+    if isinstance(constants, Elementwise | StateUpdate | StateScan | Indexer):
         return [named("fixed", constants.fixed, "time")]
     if not isinstance(constants, Gemm):
         return []
@@ -185,6 +189,37 @@ def _moved(kernel: Kernel) -> Term:
     return _dims(kernel, "tokens")[0] * _size("bytes a token", single(kernel.dims["bytes"]))
 
 
+def _state_flops(kernel: Kernel) -> Term:
+    if kernel.kind == "state_scan":
+        tokens, heads, work = _dims(kernel, "tokens", "heads", "work")
+        return tokens * heads * work
+    sequences, queries, heads, work = _dims(kernel, "sequences", "queries", "heads", "work")
+    return sequences * queries * heads * work
+
+
+def _update_bytes(kernel: Kernel) -> Term:
+    sequences, queries, heads, elements = _dims(kernel, "sequences", "queries", "heads", "elements")
+    moved = _size("in and out", single(kernel.dims["bytes"]))
+    return sequences * heads * (2 * elements * _size("state", kernel.weight.bytes) + queries * moved)
+
+
+def _scan_bytes(kernel: Kernel) -> Term:
+    requests, tokens, heads, elements = _dims(kernel, "requests", "tokens", "heads", "elements")
+    state = requests * elements * _size("state", kernel.weight.bytes)
+    states = 2 * state if single(kernel.dims["prefix"]) > 0 else state
+    return heads * (tokens * _size("in and out", single(kernel.dims["bytes"])) + states)
+
+
+def _indexer_flops(kernel: Kernel) -> Term:
+    pairs, heads, width = _dims(kernel, "pairs", "heads", "width")
+    return 2 * pairs * heads * width
+
+
+def _indexer_bytes(kernel: Kernel) -> Term:
+    keys, rows, heads, width = _dims(kernel, "keys", "rows", "heads", "width")
+    return keys * width * _size("index key", kernel.weight.bytes) + rows * heads * width
+
+
 def _sent(kernel: Kernel) -> Term:
     ranks, size = _dims(kernel, "ranks")[0], _size("message", single(kernel.dims["bytes"]))
     once = (ranks - 1) / ranks * size
@@ -198,6 +233,9 @@ FLOPS: dict[str, Callable[[Kernel], Term]] = {
     "context_attention": _context_flops,
     "mla_context": _context_flops,
     "experts": _experts_flops,
+    "state_update": _state_flops,
+    "state_scan": _state_flops,
+    "indexer": _indexer_flops,
 }
 
 BYTES: dict[str, Callable[[Kernel], Term]] = {
@@ -208,6 +246,9 @@ BYTES: dict[str, Callable[[Kernel], Term]] = {
     "mla_context": _context_bytes,
     "experts": _experts_bytes,
     "elementwise": _moved,
+    "state_update": _update_bytes,
+    "state_scan": _scan_bytes,
+    "indexer": _indexer_bytes,
 }
 
 

@@ -3,7 +3,7 @@
 from dataclasses import fields, replace
 
 from archsim.explore.evaluate import SteadyAnswer
-from archsim.mapping.memory import weight_bytes
+from archsim.mapping.memory import weight_bytes, widest_of
 from archsim.mapping.split import Split
 from archsim.report.formulas import Line, Term, checked, least, line, named, total
 from archsim.report.point import Point, single
@@ -12,7 +12,7 @@ from archsim.report.words import number
 from archsim.serving.steady import HELD
 from archsim.units import Format
 from archsim.workload.lowering import lower
-from archsim.workload.model import Attention, Model, Precision
+from archsim.workload.model import LatentAttention, Model, Precision, Recurrent
 from archsim.workload.step import decode
 
 NOTHING = Format("none", 0)
@@ -20,6 +20,7 @@ NAMES = {"kv": "KV cache"}  # of parts of the memory plan, where the plan's own 
 MEANINGS = {
     "weights": "parameters of one rank",
     "kv": "keys and values of the sequences a rank holds",
+    "state": "recurrent state of the sequences a rank holds, whatever their length",
     "activations": "transient tensors of the largest step",
     "buffers": "captured graphs and communication buffers of the runtime",
     "reserve": "what the runtime leaves unused",
@@ -32,10 +33,12 @@ def memory_lines(point: Point) -> list[Line]:
     parts = {name: single(value) for name, value in plan.parts.items()}
     weights = weight_lines(point.scenario.model, point.scenario.precision, point.scenario.split)
     lines = [*weights, _sum("weights", weights, parts["weights"]), *_kv_lines(point, parts["kv"])]
+    lines += _state_lines(point, parts["state"])
     lines.append(checked("activations", [_activations(point)], parts["activations"], "bytes", MEANINGS["activations"]))
     lines.append(Line("buffers", None, parts["buffers"], "bytes", MEANINGS["buffers"]))
     lines.append(checked("reserve", _reserve(point, parts), parts["reserve"], "bytes", MEANINGS["reserve"]))
-    needed = total([named(NAMES.get(name, name), size, "bytes") for name, size in parts.items()])
+    held = {name: size for name, size in parts.items() if size or name != "state"}
+    needed = total([named(NAMES.get(name, name), size, "bytes") for name, size in held.items()])
     capacity = single(plan.capacity)
     free = capacity - needed.value
     whole, used = named("capacity", capacity, "bytes"), named("in all", needed.value, "bytes")
@@ -77,7 +80,10 @@ def weight_lines(model: Model, precision: Precision, split: Split) -> list[Line]
 def _kv_lines(point: Point, kv: float) -> list[Line]:
     """KV bytes of a token, of a sequence, and of all sequences of a rank."""
     context = _context(point)
-    blocks = [_block(point, name, count, context) for name, count in _counts(point.scenario.model).items()]
+    found = [_block(point, name, count, context) for name, count in _counts(point.scenario.model).items()]
+    blocks = [pair for pairs in found for pair in pairs]
+    if not blocks:
+        return [Line("KV cache", None, kv, "bytes", "no layer caches tokens")]
     each = [term for term, _ in blocks]
     sequences = [term * held for term, held in blocks]
     held = point.alone.answer.memory.kv_per_sequence
@@ -119,25 +125,45 @@ def _held(point: Point, context: float) -> Line:
     return line("context", term, "tokens", "that a running sequence holds on average, with headroom")
 
 
-def _block(point: Point, name: str, count: int, context: float) -> tuple[Term, Term]:
-    """KV bytes a token of all layers of one kind, and the tokens that such a layer holds."""
+def _block(point: Point, name: str, count: int, context: float) -> list[tuple[Term, Term]]:
+    """KV bytes a token of all layers of one kind with the tokens that such a layer holds; index keys apart."""
     attention = point.scenario.model.blocks[name].attention
-    size, layers = named("KV", point.scenario.precision.kv.bytes, "bytes"), named("layers", count)
+    if attention is None or isinstance(attention, Recurrent):
+        return []
+    stored = attention.stored(point.scenario.precision.kv)
+    size, layers = named("KV", stored.bytes, "bytes"), named("layers", count)
     tokens = named("context", context)
-    if attention.window < context:
-        tokens = least(tokens, named("window", attention.window))
-    if not isinstance(attention, Attention):
-        return (named("latent", attention.latent) + named("rope", attention.rope)) * size * layers, tokens
+    if isinstance(attention, LatentAttention):
+        latent = (named("latent", attention.latent) + named("rope", attention.rope)) * size * layers
+        index = attention.index
+        keys = [(named("index key", index.bytes, "bytes") * layers, tokens)] if index else []
+        return [(latent, tokens), *keys]
+    if attention.held < context:
+        tokens = least(tokens, named("window", attention.held))
     heads, tensor = named("KV heads", attention.kv_heads), named("TP", single(point.scenario.split.tensor))
     if tensor.value > attention.kv_heads:
         tensor = least(tensor, heads)
     shared = heads / tensor if tensor.value > 1 else heads
-    return 2 * shared * named("width", attention.width) * size * layers, tokens
+    if attention.value_width != attention.width:
+        widths = named("key width", attention.width) + named("value width", attention.value_width)
+        return [(shared * widths * size * layers, tokens)]
+    return [(2 * shared * named("width", attention.width) * size * layers, tokens)]
+
+
+def _state_lines(point: Point, state: float) -> list[Line]:
+    """The constant state of all sequences of a rank, if the model has any."""
+    if not state:
+        return []
+    each = named("state a sequence", single(point.alone.answer.memory.state_per_sequence), "bytes")
+    return [
+        Line("state a sequence", None, each.value, "bytes", "recurrent and convolution state on one rank"),
+        checked("state", [each * sequences_term(point)], state, "bytes", MEANINGS["state"]),
+    ]
 
 
 def _activations(point: Point) -> Term:
     model, runtime = point.scenario.model, point.scenario.runtime
-    widest = max(2.0 * getattr(block.ffn, "top_k", 1) * block.ffn.width for block in model.blocks.values())
+    widest = widest_of(model)
     hidden = 4 * named("hidden", model.hidden)
     own = named("widest", widest) / named("TP", single(point.scenario.split.tensor))
     return named("chunk", runtime.chunk) * named("activation", 2.0, "bytes") * (hidden + own)

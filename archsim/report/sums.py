@@ -1,24 +1,35 @@
 """From kernels to layers, steps, tokens, dollars and memory: every sum with its numbers."""
 
+from collections import Counter
+
 from archsim.economics.money import Rate, wall_power
 from archsim.economics.terms import HOUR, YEAR_HOURS, Terms, recovery_factor
 from archsim.explore.evaluate import SteadyAnswer, StepAnswer, chip_rate
 from archsim.report.formulas import Line, Term, checked, line, named, quantity, rounded_up, total
 from archsim.report.point import Point, single
-from archsim.report.steps import MIXED, PREFILL, StepTime
+from archsim.report.steps import MIXED, PREFILL, KernelTime, StepTime
 from archsim.serving.steady import expert_layers
 
 
 def layer_lines(step: StepTime) -> list[Line]:
-    """Kernels of each block summed up to one layer of it."""
+    """Kernels of each block summed up to one layer of it, less what micro-batches hide of one another."""
     lines = []
     for block, (period, _) in step.periods.items():
-        own = [item for item in step.kernels if block in item.blocks and item.seconds > 0]
+        own = [item for item in step.kernels if block in item.blocks and item.seconds]
         if own:
-            lines.append(
-                checked(block, [total([named(item.name, item.seconds, "time") for item in own])], period, "time")
-            )
+            lines.append(_layer_line(block, own, period))
     return lines
+
+
+def _layer_line(block: str, items: list[KernelTime], period: float) -> Line:
+    """One layer of a block; micro-batches run the same kernels, so that one of them is written out."""
+    counts = Counter((item.label, item.seconds) for item in items)
+    (times,) = set(counts.values()) if len(set(counts.values())) == 1 else (0,)
+    terms = [named(name, seconds, "time") for name, seconds in (counts if times else counts.elements())]
+    whole = named("micro-batches", times) * total(terms) if times > 1 else total(terms)
+    hidden = whole.value - period
+    overlapped = whole - named("overlapped", hidden, "time") if hidden > CLOSE * period else whole
+    return checked(block, [whole, overlapped], period, "time")
 
 
 def host_line(point: Point, step: StepTime) -> Line:

@@ -54,7 +54,7 @@ def steady(d: Deployment, clients: Array, prompt: Array, output: Array, cached: 
     """
     groups = d.split.groups
     memory = memory_plan(d, clients, prompt + HELD * output)
-    room = np.floor(np.maximum(memory.free_for_kv, 0.0) / memory.kv_per_sequence) * groups
+    room = np.floor(np.maximum(memory.free_for_kv, 0.0) / memory.per_sequence) * groups
     running = np.maximum(np.minimum(clients, room), 1.0)
     plain = run_step(place(d, decode(running, prompt + output / 2.0, d.model.clips)), d.chip, d.runtime.stack)
     loop = _Loop(d, clients, running, prompt, output, np.minimum(cached, prompt - 1.0), plain.turnaround)

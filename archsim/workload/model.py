@@ -4,80 +4,53 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from archsim.units import Format, format_named
+from archsim.workload.parts import (
+    FULL,
+    Attention,
+    Block,
+    Chunk,
+    DeltaNet,
+    Indexer,
+    LatentAttention,
+    Mamba1,
+    Mamba2,
+    Mixer,
+    Mlp,
+    Moe,
+    Recurrent,
+)
 
-FULL = float("inf")
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Grouped-query attention (multi-head when `kv_heads == heads`, multi-query when it is 1)."""
-
-    heads: int
-    kv_heads: int
-    width: int
-    window: float = FULL
-    bias: bool = False
-    output_bias: bool = False
-    norm: bool = False
-    sinks: bool = False
-
-    @property
-    def kv_elements(self) -> int:
-        """Elements a token and layer: keys and values of every KV head."""
-        return 2 * self.kv_heads * self.width
-
-
-@dataclass(frozen=True)
-class LatentAttention:
-    """Multi-head latent attention (DeepSeek): one latent and one rotary key a token, shared by all heads."""
-
-    heads: int
-    query_rank: int
-    latent: int
-    rope: int
-    nope: int
-    value: int
-    window: float = FULL
-
-    @property
-    def kv_elements(self) -> int:
-        """Elements a token and layer: latent and rotary key, held whole by every tensor rank."""
-        return self.latent + self.rope
-
-
-@dataclass(frozen=True)
-class Mlp:
-    """Dense feed-forward network: three matrices when gated, else two."""
-
-    width: int
-    gated: bool = True
-    bias: bool = False
-
-
-@dataclass(frozen=True)
-class Moe:
-    """Routed experts with a router and, if `shared` > 0, a shared expert of that width."""
-
-    experts: int
-    top_k: int
-    width: int
-    shared: int = 0
-    gated: bool = True
-    bias: bool = False
-    router_bias: bool = False
-
-
-@dataclass(frozen=True)
-class Block:
-    """One transformer layer."""
-
-    attention: Attention | LatentAttention
-    ffn: Mlp | Moe
+__all__ = [
+    "CLASSES",
+    "FULL",
+    "WEIGHT_ONLY",
+    "Attention",
+    "Block",
+    "Chunk",
+    "DeltaNet",
+    "Indexer",
+    "LatentAttention",
+    "Mamba1",
+    "Mamba2",
+    "Mixer",
+    "Mlp",
+    "Model",
+    "Moe",
+    "Precision",
+    "Recurrent",
+    "precision_of",
+    "quality_risks",
+]
 
 
 @dataclass(frozen=True)
 class Model:
-    """A decoder-only transformer; `sequence` is run-length: ((block, count), ...) in order of execution."""
+    """A decoder-only transformer; `sequence` is run-length: ((block, count), ...) in order of execution.
+
+    `positions` are learned position embeddings, `norm_bias` says that norms have a bias beside their weight.
+    `mtp_layers` prediction modules (MTP) consist of the blocks `mtp` each; they are neither counted nor lowered unless
+    asked for (`archsim.workload.lowering.lower_mtp`, `mtp_parameters`).
+    """
 
     name: str
     hidden: int
@@ -89,6 +62,9 @@ class Model:
     mtp_layers: int = 0
     declared: Mapping[str, int] = field(default_factory=dict)
     native: Mapping[str, str] = field(default_factory=dict)
+    positions: int = 0
+    norm_bias: bool = False
+    mtp: tuple[str, ...] = ()
 
     @property
     def layers(self) -> int:
@@ -105,16 +81,23 @@ class Model:
 
     @property
     def clips(self) -> tuple[float, ...]:
-        """The context lengths at which layers stop growing: windows, and infinity for full attention."""
-        return tuple(sorted({block.attention.window for block in self.blocks.values()}))
+        """The context lengths at which layers stop growing: windows, chunks, top-k; infinity for full attention."""
+        found: set[float] = set()
+        for block in self.blocks.values():
+            if isinstance(block.attention, Attention | LatentAttention):
+                found.add(block.attention.window)
+            if isinstance(block.attention, LatentAttention) and block.attention.index:
+                found.add(FULL)  # the indexer scores every token
+        return tuple(sorted(found))
 
     def kv_elements_per_token(self) -> int:
         """KV-cache elements a token over all layers, every layer counted as full and every head once."""
-        return sum(block.attention.kv_elements * count for block, count in self.counted())
+        attention = [(block.attention, count) for block, count in self.counted()]
+        return sum(a.kv_elements * count for a, count in attention if isinstance(a, Attention | LatentAttention))
 
 
 CLASSES = ("weights", "embedding", "head", "attention", "kv", "activations", "experts")
-WEIGHT_ONLY = {"int4", "mxfp4", "q8_0", "q4_0"}
+WEIGHT_ONLY = {"int4", "int4_g32", "mxfp4", "q8_0", "q4_0"}
 
 
 @dataclass(frozen=True)
@@ -167,3 +150,46 @@ def _activations(names: Mapping[str, str]) -> str:
     products = [names[name] for name in ("weights", "attention", "experts") if names[name] not in WEIGHT_ONLY]
     formats = sorted((format_named(name) for name in products), key=lambda item: item.bits)
     return formats[0].name if formats and formats[0].bits < 16 else "bf16"
+
+
+RISKS: tuple[tuple[str, int, str], ...] = (
+    (
+        "attention",
+        8,
+        "attention projections in {format}: most released 4-bit models leave these wider",
+    ),
+    (
+        "kv",
+        16,
+        "KV cache in {format}: errors stay with a sequence and add up over its context",
+    ),
+    (
+        "activations",
+        16,
+        "activations quantised to {format}: channels with outliers lose most",
+    ),
+    ("head", 16, "output head in {format}: it decides every token directly"),
+    ("embedding", 16, "embedding in {format}: it saves little, because a step reads few of its rows"),
+    ("experts", 8, "routed experts in {format}: rarely chosen experts see little calibration data"),
+    ("weights", 8, "dense weights in {format}: usual with calibration or training for it; check long outputs"),
+)
+
+
+def quality_risks(model: Model, precision: Precision) -> list[str]:
+    """What a precision may cost in quality, the most sensitive class first, one sentence each; empty if nothing.
+
+    A class counts where its format is narrower than the model was released in and narrower than what usually does no
+    harm (8 bits for weights, 16 for the rest). A warning and no measurement: archsim models time, not accuracy.
+    """
+    native = precision_of(model, {})
+    present = {
+        "experts": any(isinstance(block.ffn, Moe) for block in model.blocks.values()),
+        "attention": any(block.attention is not None for block in model.blocks.values()),
+        "kv": bool(model.clips),
+    }
+    found = []
+    for tensor, harmless, text in RISKS:
+        chosen, released = precision.of(tensor), native.of(tensor)
+        if present.get(tensor, True) and chosen.bits < min(harmless, released.bits):
+            found.append(f"{text.format(format=chosen.name)} (released in {released.name}).")
+    return found

@@ -7,6 +7,7 @@ import networkx as nx
 import numpy as np
 
 from archsim.arrays import Array
+from archsim.units import Format
 from archsim.workload.model import Model, Precision
 from archsim.workload.step import Step
 
@@ -19,8 +20,8 @@ class Operator:
 
     `dims` are its sizes by name (arrays); `divided` says which of them a split divides and by what rule: `tensor`
     (evenly), `kv_heads` (evenly, then replicated), `vocabulary` (padded), `expert`, `expert_tensor`. `tensor` is the
-    class of its weights in the precision, `parameters` counts them by class. `quantized` products need their input
-    quantised when activations are.
+    class of its weights in the precision, `parameters` counts them by class. `reduces` products leave partial sums on
+    tensor ranks. `store` is the format of the cache or state it reads where that is not the KV format of the precision.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Operator:
     tensor: str = ""
     parameters: Mapping[str, float] = field(default_factory=dict)
     reduces: bool = False
+    store: Format | None = None
 
     @property
     def flops(self) -> Array:
@@ -58,6 +60,21 @@ def experts_flops(d: Mapping[str, Array]) -> Array:
     return 2.0 * d["tokens"] * d["top_k"] * d["hidden"] * d["width"] * d["matrices"]
 
 
+def update_flops(d: Mapping[str, Array]) -> Array:
+    """`work` for every new token and head: decay, update and read-out of its state."""
+    return d["sequences"] * d["queries"] * d["heads"] * d["work"]
+
+
+def scan_flops(d: Mapping[str, Array]) -> Array:
+    """`work` for every token and head of a prompt, its share of the products of a chunk included."""
+    return d["tokens"] * d["heads"] * d["work"]
+
+
+def indexer_flops(d: Mapping[str, Array]) -> Array:
+    """Scores of every index head over every pair of a query and a token before it."""
+    return 2.0 * d["pairs"] * d["heads"] * d["width"]
+
+
 def no_flops(d: Mapping[str, Array]) -> Array:
     """Elementwise work counts as bytes."""
     return np.zeros_like(d["tokens"])
@@ -71,6 +88,9 @@ FLOPS = {
     "mla_context": context_flops,
     "experts": experts_flops,
     "elementwise": no_flops,
+    "state_update": update_flops,
+    "state_scan": scan_flops,
+    "indexer": indexer_flops,
 }
 
 
@@ -116,6 +136,8 @@ class OpGraph:
         """Parameters one token touches: of the routed experts only its top k."""
         result = 0.0
         for operator, count in self.everything():
-            share = float((operator.dims["top_k"] / operator.dims["experts"]).max()) if operator.kind == "experts" else 1.0
+            share = (
+                float((operator.dims["top_k"] / operator.dims["experts"]).max()) if operator.kind == "experts" else 1.0
+            )
             result += share * sum(operator.parameters.values()) * count
         return result

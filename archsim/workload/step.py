@@ -6,17 +6,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from archsim.arrays import Array, array
+from archsim.workload.parts import FULL, Chunk
 
-FULL = float("inf")
+__all__ = ["FULL", "Step", "decode", "prefill", "seen"]
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
     """Decoding sequences and prefilling requests of one forward pass; every field broadcasts.
 
-    A ragged batch is described by sums at every clip level (a window, or infinity for full attention), and is priced
-    as equal sequences with the same sums: `context[clip]` = sum of min(length, clip) over decoding sequences,
-    `prefill_pairs[clip]` = sum of min(position, clip) over the tokens of all chunks.
+    A ragged batch is described by sums at every clip level (a window, a top-k, or infinity for full attention), and is
+    priced as equal sequences with the same sums: `context[clip]` = sum of min(length, clip) over decoding sequences,
+    `prefill_pairs[clip]` = sum of min(position, clip) over the tokens of all chunks. A clip of type `Chunk` sums what
+    tokens see of their own chunk instead (`seen`).
     """
 
     sequences: Array
@@ -80,9 +82,20 @@ def decode(batch: object, context: object, clips: Sequence[float] = (FULL,), que
     """`batch` sequences, each with `context` tokens in its cache, this step's included, and `queries` new tokens."""
     sequences, length, rows = array(batch), array(context), array(queries)
     zero = array(0.0)
-    sums = {clip: sequences * np.minimum(length, clip) for clip in clips}
-    nothing = {clip: zero for clip in clips}
+    sums = {clip: sequences * seen(length, clip) for clip in clips}
+    nothing = dict.fromkeys(clips, zero)
     return Step(sequences, rows, sums, zero, zero, nothing, zero, zero, sequences * rows)
+
+
+def seen(length: Array, clip: float) -> Array:
+    """Cached tokens that the newest token of a sequence attends to, itself included.
+
+    In chunked attention that is its position in its own chunk. A mean length does not say where in their chunks the
+    sequences of a batch stand, so past the first chunk every position counts as equally likely: (clip + 1) / 2.
+    """
+    if isinstance(clip, Chunk):
+        return np.where(length <= clip, length, (clip + 1.0) / 2.0)
+    return np.minimum(length, clip)
 
 
 def prefill(tokens: object, prefix: object = 0, requests: object = 1, clips: Sequence[float] = (FULL,)) -> Step:
@@ -90,13 +103,22 @@ def prefill(tokens: object, prefix: object = 0, requests: object = 1, clips: Seq
     count, new, old = array(requests), array(tokens), array(prefix)
     zero = array(0.0)
     pairs = {clip: count * _pairs(new, old, clip) for clip in clips}
-    nothing = {clip: zero for clip in clips}
+    nothing = dict.fromkeys(clips, zero)
     return Step(zero, array(1.0), nothing, count, count * new, pairs, count * old, new, count * (new > 0), False, True)
 
 
 def _pairs(new: Array, old: Array, clip: float) -> Array:
-    """Sum of min(position, clip) over positions old + 1 .. old + new."""
+    """Sum of min(position, clip) over positions old + 1 .. old + new; with a Chunk, of the positions inside chunks."""
+    if isinstance(clip, Chunk):
+        return _inside_chunks(old + new, clip) - _inside_chunks(old, clip)
     if clip == FULL:
         return new * old + new * (new + 1.0) / 2.0
     below = np.clip(clip - old, 0.0, new)
     return below * old + below * (below + 1.0) / 2.0 + (new - below) * clip
+
+
+def _inside_chunks(length: Array, size: float) -> Array:
+    """Sum over positions 1 .. length of the position inside its chunk: whole chunks, then the last one."""
+    whole = np.floor(length / size)
+    rest = length - whole * size
+    return whole * size * (size + 1.0) / 2.0 + rest * (rest + 1.0) / 2.0
