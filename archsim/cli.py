@@ -203,6 +203,14 @@ def _print(results: "list[Result]") -> None:
         print_answer(out, result)
 
 
+def _check_place(target: Path | None) -> None:
+    """Refuses a file that cannot be written before anything is computed for it."""
+    if target is not None and not target.parent.is_dir():
+        raise ValueError(f"{target}: there is no folder {str(target.parent)!r}")
+    if target is not None and target.is_dir():
+        raise ValueError(f"{target} is a folder; give the name of a file")
+
+
 def _write_json(results: "list[Result]", target: str) -> None:
     from archsim.report.document import to_json
 
@@ -215,7 +223,8 @@ def _write_json(results: "list[Result]", target: str) -> None:
 
 def _write_trace(results: "list[Result]", target: Path) -> None:
     from archsim.report.point import main_point
-    from archsim.report.trace import traced, write_trace
+    from archsim.report.steps import traced
+    from archsim.report.trace import write_trace
 
     points = [point for point in map(main_point, results) if point.feasible]
     write_trace(target, {name: step for point in points for name, step in traced(point).items()})

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+import numpy as np
+
 from archsim.arrays import array
 from archsim.catalog import CatalogError, Document, Fault, fetch, names, validate
 from archsim.chip.model import Chip, Link
 from archsim.chip.schema import load_chip, load_generation
-from archsim.mapping.mapper import MapperFile, load_mapper
+from archsim.mapping.mapper import DEGREES, MapperFile, load_mapper
 from archsim.mapping.runtime import Runtime, load_runtime
 from archsim.mapping.system import Pool
 from archsim.report.point import single
@@ -266,8 +268,10 @@ def _mapper_tables(name: str, model: str, chip: str, count: int) -> list[Table]:
     ]
     loaded, machine = load_model(model), load_chip(chip)
     split = load_mapper(name).propose(loaded, Pool(machine, array(count)))
-    degrees = (split.tensor, split.attention_data, split.expert, split.data)
-    plans = tuple((split_label(*(float(degree[index]) for degree in degrees)),) for index in range(split.chips.size))
+    count_of = {name: np.broadcast_to(getattr(split, name), split.chips.shape) for name in DEGREES}
+    plans = tuple(
+        (split_label({name: float(own[index]) for name, own in count_of.items()}),) for index in range(split.chips.size)
+    )
     title = f"Proposals for {loaded.name} on {count} x {machine.name}: {len(plans)}"
     return [
         _facts(file.name, facts),

@@ -10,6 +10,7 @@ from archsim import __version__
 from archsim.explore.evaluate import chip_rate
 from archsim.explore.result import METRICS, Result
 from archsim.explore.scenario import Scenario
+from archsim.mapping.mapper import DEGREES
 from archsim.report.point import Point, Proposal, main_point, single
 from archsim.report.rests import assumptions
 from archsim.report.steps import KernelTime, StepTime, steps_of
@@ -82,18 +83,18 @@ def _scenario(scenario: Scenario) -> Json:
         "precision": precision,
         "traffic": None
         if scenario.input is None or scenario.output is None
-        else {"input": scenario.input, "output": scenario.output},
+        else {"input": scenario.input, "output": scenario.output, "cached": scenario.cached},
         "slo": slo,
         "objective": {name: value for name, value in scenario.objective if value is not None},
         "economics": dict(scenario.terms),
+        "placement": dict(scenario.options),
         "expert_skew": scenario.skew.ravel(),
     }
 
 
 def _answer(result: Result) -> Json:
     point = main_point(result)
-    degrees = result.table()
-    plan = {name: degrees[name].reshape(result.shape) for name in ("tensor", "attention_data", "expert", "data")}
+    plan = {name: result.pick(getattr(result.scenario.split, name)) for name in DEGREES}
     reasons = np.array([result.reason_at(index) for index in range(result.feasible.size)], dtype=object)
     return {
         "mode": result.mode,
@@ -151,8 +152,7 @@ def _proposal(proposal: Proposal) -> Json:
     metrics = {
         name: None if proposal.reason and name not in memory else value for name, value in proposal.metrics.items()
     }
-    names = ("tensor", "attention_data", "expert", "data", "chosen", "reason")
-    return {name: getattr(proposal, name) for name in names} | {"metrics": metrics}
+    return {**proposal.degrees, "chosen": proposal.chosen, "reason": proposal.reason, "metrics": metrics}
 
 
 def _step(step: StepTime) -> Json:
@@ -173,7 +173,7 @@ def _kernels(items: Iterable[KernelTime]) -> Json:
             "kind": item.kernel.kind,
             "role": item.kernel.role,
             "blocks": item.blocks,
-            "layers": item.layers,
+            "runs": item.runs,
             "seconds": item.seconds,
             "parts": item.parts,
             "flops": item.flops,

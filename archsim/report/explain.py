@@ -1,6 +1,6 @@
 """Where every millisecond and dollar goes: kernels, layers, step, tokens, dollars and memory, with their formulas."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -47,7 +47,7 @@ def explain(point: Point) -> list[Section]:
     return [*sections, memory_section(point)]
 
 
-def _legend(steps: list[StepTime], kernel: str = "") -> Section:
+def _legend(steps: Sequence[StepTime], kernel: str = "") -> Section:
     """What the parts of a time mean: those that occur, in one kernel where it is named."""
     used = {part for step in steps for item in step.by_name for part in item.parts if kernel in ("", item.name)}
     lines = tuple(f"{part:<15}{meaning}" for part, meaning in ALL_PARTS.items() if part in used)
@@ -90,7 +90,7 @@ def _times(step: StepTime) -> tuple[Line, ...]:
             None,
             item.total,
             "time",
-            f"{quantity(item.seconds, 'time')} x {item.layers}, {percent(item.total / step.span)}",
+            f"{quantity(item.seconds, 'time')} x {item.runs}, {percent(item.total / step.span)}",
         )
         for item in step.by_name
     )

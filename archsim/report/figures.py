@@ -109,7 +109,7 @@ def _unit(seconds: float) -> tuple[str, float]:
 
 
 def operators(step: StepTime) -> Figure:
-    """Time of each kernel over all its layers, stacked by part, longest first; the rest joined in one bar."""
+    """Time of each kernel over all its runs, stacked by part, longest first; the rest joined in one bar."""
     bars = _bars(step)
     unit, scale = _unit(max(sum(parts.values()) for _, parts, _ in bars))
     used = [part for part in ALL_PARTS if any(part in parts for _, parts, _ in bars)]
@@ -118,7 +118,7 @@ def operators(step: StepTime) -> Figure:
         90 + 22 * len(bars),
         barmode="stack",
         bargap=0.28,
-        xaxis=axis(f"time in one step, all layers ({unit})", rangemode="tozero"),
+        xaxis=axis(f"time in one step, all runs ({unit})", rangemode="tozero"),
         yaxis=axis("", categoryorder="array", categoryarray=names, showgrid=False),
     )
     return figure([_operator_trace(part, bars, scale, step.span) for part in used], shape)
@@ -128,16 +128,16 @@ def _bars(step: StepTime) -> list[tuple[str, dict[str, float], str]]:
     """(name, seconds of each part, limit) of the longest kernels, and of the rest together."""
     items = step.by_name
     most = len(items) if len(items) <= MOST_BARS + 1 else MOST_BARS
-    bars = [(item.label, _all_layers(item), item.limit) for item in items[:most]]
+    bars = [(item.label, _all_runs(item), item.limit) for item in items[:most]]
     sums: dict[str, float] = {}
     for item in items[most:]:
-        for part, value in _all_layers(item).items():
+        for part, value in _all_runs(item).items():
             sums[part] = sums.get(part, 0.0) + value
     return [*bars, (f"{len(items) - most} others", sums, "several things")] if sums else bars
 
 
-def _all_layers(item: KernelTime) -> dict[str, float]:
-    return {part: value * item.layers for part, value in item.parts.items()}
+def _all_runs(item: KernelTime) -> dict[str, float]:
+    return {part: value * item.runs for part, value in item.parts.items()}
 
 
 def _operator_trace(part: str, bars: list[tuple[str, dict[str, float], str]], scale: float, span: float) -> Figure:
@@ -277,11 +277,11 @@ def kernel_note(step: StepTime, item: KernelTime) -> str:
     work = [show(item.flops, "rate").removesuffix("/s")] if item.flops else []
     work += [show(item.bytes, "bytes")] if item.bytes else []
     work += [f"{show(item.link_bytes, 'bytes')} sent"] if item.link_bytes else []
-    layers = f" x {item.layers} layers" if item.layers > 1 else ""
-    times = f"{show(item.seconds, 'time')}{layers} = {show(item.total, 'time')}"
+    runs = f" x {item.runs} runs" if item.runs > 1 else ""
+    times = f"{show(item.seconds, 'time')}{runs} = {show(item.total, 'time')}"
     lines = [
         f"<b>{text(item.label)}</b> ({text(step.title.lower())})",
-        f"{', '.join(work)} a layer",
+        f"{', '.join(work)} a run",
         f"{times}, {percent(item.total / step.span)} of the step",
     ]
     if item.flops:

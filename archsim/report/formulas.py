@@ -14,15 +14,15 @@ CLOSE = 1e-6  # relative difference up to which a formula is the one the engine 
 WIDTH = 118
 
 
-def quantity(value: float, dimension: str) -> str:
+def quantity(value: float, dimension: str, digits: int = DIGITS) -> str:
     """A value with its unit and without idle zeros: "3.35 TB/s", "64", "7.516 GFLOP", "2.95 USD/h"."""
     if dimension == "flops":
-        return quantity(value, "rate").removesuffix("/s")
+        return quantity(value, "rate", digits).removesuffix("/s")
     if dimension == "token_rate":
         dimension = "tok/s"  # in plain numbers, which people compare, not in ktok/s
     if dimension not in DIMENSIONS:
-        return f"{_plain(number(value, DIGITS))} {dimension}".rstrip()
-    text, unit = show(value, dimension, DIGITS).split(" ")
+        return f"{_plain(number(value, digits))} {dimension}".rstrip()
+    text, unit = show(value, dimension, digits).split(" ")
     return f"{_plain(text)} {unit}"
 
 
@@ -92,9 +92,9 @@ def _term(value: "Term | float") -> Term:
     return value if isinstance(value, Term) else Term(float(value), quantity(value, ""), quantity(value, ""))
 
 
-def named(symbol: str, value: float, dimension: str = "") -> Term:
-    """A named value."""
-    return Term(value, symbol, quantity(value, dimension))
+def named(symbol: str, value: float, dimension: str = "", digits: int = DIGITS) -> Term:
+    """A named value; more digits where it is subtracted from one of its size."""
+    return Term(value, symbol, quantity(value, dimension, digits))
 
 
 def rounded_up(term: Term) -> Term:
@@ -106,6 +106,12 @@ def least(term: Term, other: Term) -> Term:
     """The smaller of two."""
     value = min(term.value, other.value)
     return Term(value, f"min({term.symbols}, {other.symbols})", f"min({term.numbers}, {other.numbers})")
+
+
+def greatest(term: Term, other: Term) -> Term:
+    """The larger of two."""
+    value = max(term.value, other.value)
+    return Term(value, f"max({term.symbols}, {other.symbols})", f"max({term.numbers}, {other.numbers})")
 
 
 def total(terms: list[Term]) -> Term:

@@ -157,7 +157,7 @@ def _step(step: StepTime, figures: _Figures) -> dict[str, Any]:
     meanings = {
         "compute": "FLOPs over what the matrix units could do at the peak of each format (MFU)",
         "memory": "bytes over what the memory could move (MBU)",
-        "links": "the least time of the bytes on the wire over the span",
+        "links": "the least time of the bytes on the wire over that of the step",
     }
     return {
         "title": step.title,

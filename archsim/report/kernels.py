@@ -27,7 +27,7 @@ class KernelLines:
 
 
 def explain_kernel(item: KernelTime, chip: Chip, stack: str, span: float) -> KernelLines:
-    """FLOPs, bytes, the parts in the order in which they count, and the time of one layer and of all."""
+    """FLOPs, bytes, the parts in the order in which they count, and the time of one run and of all."""
     kernel = item.kernel
     constants = constants_of(kernel, chip, stack)
     lines = _work(item)
@@ -35,14 +35,14 @@ def explain_kernel(item: KernelTime, chip: Chip, stack: str, span: float) -> Ker
         lines.append(_part(part, seconds, item, chip, constants))
     lines += _sums(item, span)
     formats = f"{kernel.weight.name} {_holds(kernel)}, {kernel.input.name} input, computed in {kernel.compute}"
-    words = [kernel.kind.replace("_", " "), *([formats] if item.flops else []), _layers(item)]
+    words = [kernel.kind.replace("_", " "), *([formats] if item.flops else []), _runs(item)]
     return KernelLines(item, f"{item.label}: {'; '.join(words)}", tuple(lines))
 
 
-def _layers(item: KernelTime) -> str:
-    """How often it runs: "once", "80 layers", "61 layers (dense, moe)"."""
+def _runs(item: KernelTime) -> str:
+    """How often it runs: "once", "80 runs", "61 runs (dense, moe)"."""
     blocks = f" ({', '.join(item.blocks)})" if len(item.blocks) > 1 else ""
-    return "once" if item.layers == 1 else f"{item.layers} layers{blocks}"
+    return "once" if item.runs == 1 else f"{item.runs} runs{blocks}"
 
 
 def _holds(kernel: Kernel) -> str:
@@ -69,11 +69,11 @@ def _sums(item: KernelTime, span: float) -> list[Line]:
     rates = [quantity(item.flops / item.seconds, "rate")] if item.flops else []
     rates += [quantity(item.bytes / item.seconds, "bandwidth")] if item.bytes else []
     note = "; ".join((f"{percent(item.total / span)} of the step", *rates))
-    whole = named("layer", item.seconds, "time") * named("layers", item.layers)
-    one = Line("layer", parts, item.seconds, "time")
+    whole = named("one run", item.seconds, "time") * named("runs", item.runs)
+    one = Line("one run", parts, item.seconds, "time")
     return (
-        [one, line("all layers", whole, "time", note)]
-        if item.layers > 1
+        [one, line("all runs", whole, "time", note)]
+        if item.runs > 1
         else [Line("time", parts, item.seconds, "time", note)]
     )
 

@@ -3,8 +3,9 @@
 from dataclasses import fields, replace
 
 from archsim.explore.evaluate import SteadyAnswer
+from archsim.explore.scenario import Scenario
 from archsim.mapping.memory import weight_bytes, widest_of
-from archsim.mapping.split import Split
+from archsim.mapping.pipeline import stages
 from archsim.report.formulas import Line, Term, checked, least, line, named, total
 from archsim.report.point import Point, single
 from archsim.report.sums import sequences_term
@@ -12,7 +13,7 @@ from archsim.report.words import number
 from archsim.serving.steady import HELD
 from archsim.units import Format
 from archsim.workload.lowering import lower
-from archsim.workload.model import LatentAttention, Model, Precision, Recurrent
+from archsim.workload.model import LatentAttention, Moe, Precision, Recurrent
 from archsim.workload.step import decode
 
 NOTHING = Format("none", 0)
@@ -31,7 +32,7 @@ def memory_lines(point: Point) -> list[Line]:
     """What one chip holds: classes of weights, the KV cache, the rest, and the sum against the capacity."""
     plan = point.alone.answer.memory
     parts = {name: single(value) for name, value in plan.parts.items()}
-    weights = weight_lines(point.scenario.model, point.scenario.precision, point.scenario.split)
+    weights = weight_lines(point.scenario)
     lines = [*weights, _sum("weights", weights, parts["weights"]), *_kv_lines(point, parts["kv"])]
     lines += _state_lines(point, parts["state"])
     lines.append(checked("activations", [_activations(point)], parts["activations"], "bytes", MEANINGS["activations"]))
@@ -41,70 +42,94 @@ def memory_lines(point: Point) -> list[Line]:
     needed = total([named(NAMES.get(name, name), size, "bytes") for name, size in held.items()])
     capacity = single(plan.capacity)
     free = capacity - needed.value
-    whole, used = named("capacity", capacity, "bytes"), named("in all", needed.value, "bytes")
+    whole, used = named("capacity", capacity, "bytes", 7), named("in all", needed.value, "bytes", 7)
     left = line("free", whole - used, "bytes") if free >= 0 else line("missing", used - whole, "bytes")
     return [*lines, line("in all", needed, "bytes"), left]
 
 
 def _sum(name: str, lines: list[Line], value: float) -> Line:
+    if not lines:
+        return Line(name, None, value, "bytes", "parameters of one rank of the fullest stage")
     return checked(
         name, [total([named(item.name, item.value, "bytes") for item in lines])], value, "bytes", MEANINGS[name]
     )
 
 
-def weight_lines(model: Model, precision: Precision, split: Split) -> list[Line]:
-    """Bytes of each class of weights on one rank: parameters x bytes x the share of a rank."""
+def weight_lines(scenario: Scenario) -> list[Line]:
+    """Bytes of each class of weights on one rank: parameters x bytes x the share of a rank.
+
+    With pipeline stages the fullest one decides; its weights are not told apart.
+    """
+    model, precision, split = scenario.model, scenario.precision, scenario.split
+    if single(split.pipeline) > 1:
+        return []
     counts = lower(model, decode(1, 1, model.clips), precision).parameters()
     only = {item.name: NOTHING for item in fields(Precision)}
     router = single(weight_bytes(model, Precision(**only), split))
+    copies = _copies(scenario)
     lines = []
     for tensor, count in counts.items():
         fmt = precision.of(tensor)
-        alone = (
-            router
-            if tensor == "router"
-            else single(weight_bytes(model, replace(Precision(**only), **{tensor: fmt}), split)) - router
-        )
+        alone = replace(Precision(**only), **({} if tensor == "router" else {tensor: fmt}))
+        size = single(weight_bytes(model, alone, split, copies.value)) - (0.0 if tensor == "router" else router)
         whole = named("parameters", count) * named(fmt.name, fmt.bytes, "bytes")
-        ratio = whole.value / alone if alone else 1.0
-        even = abs(ratio - round(ratio)) < 1e-9 * ratio
-        share = alone / whole.value
-        term = (
-            whole / named("ranks", round(ratio)) if even else whole * Term(share, "share of a rank", number(share, 6))
-        )
+        whole = whole * copies if tensor == "experts" and copies.value > 1 else whole
         name = "other weights" if tensor == "weights" else tensor
-        lines.append(checked(name, [term], alone, "bytes"))
+        lines.append(checked(name, [_shared(whole, size)], size, "bytes"))
     return lines
+
+
+def _copies(scenario: Scenario) -> Term:
+    """Copies of an expert, the redundant ones shared among all."""
+    experts = max(
+        (block.ffn.experts for block in scenario.model.blocks.values() if isinstance(block.ffn, Moe)), default=0
+    )
+    redundant = scenario.options.redundant_experts
+    return (
+        1 + named("redundant", redundant) / named("experts", experts) if redundant and experts else named("copies", 1.0)
+    )
+
+
+def _shared(whole: Term, size: float) -> Term:
+    """The part of one rank: a whole number of ranks where they share evenly."""
+    ratio = whole.value / size if size else 1.0
+    share = size / whole.value if whole.value else 1.0
+    even = abs(ratio - round(ratio)) < 1e-9 * ratio
+    return whole / named("ranks", round(ratio)) if even else whole * Term(share, "share of a rank", number(share, 6))
 
 
 def _kv_lines(point: Point, kv: float) -> list[Line]:
-    """KV bytes of a token, of a sequence, and of all sequences of a rank."""
+    """KV bytes of a token, of a sequence, and of all sequences of a rank, on the fullest pipeline stage."""
     context = _context(point)
-    found = [_block(point, name, count, context) for name, count in _counts(point.scenario.model).items()]
+    counts = _counts(point, context)
+    found = [_block(point, name, count, context) for name, count in counts.items()]
     blocks = [pair for pairs in found for pair in pairs]
     if not blocks:
         return [Line("KV cache", None, kv, "bytes", "no layer caches tokens")]
-    each = [term for term, _ in blocks]
-    sequences = [term * held for term, held in blocks]
-    held = point.alone.answer.memory.kv_per_sequence
-    per_token = total(each)
-    per_sequence = single(held)
-    lines = [line("KV a token", per_token, "bytes", "on one rank")]
+    split = point.scenario.split
+    per_sequence = single(point.alone.answer.memory.kv_per_sequence)
+    where = "on one rank" if single(split.pipeline) == 1 else "on one rank of the fullest stage"
+    lines = [line("KV a token", total([term for term, _ in blocks]), "bytes", where)]
     if isinstance(point.alone.answer, SteadyAnswer):
         lines.append(_held(point, context))
-    lines.append(checked("KV a sequence", [total(sequences)], per_sequence, "bytes"))
+    held = total([term * tokens for term, tokens in blocks])
+    lines.append(checked("KV a sequence", [held], per_sequence, "bytes"))
     rank = sequences_term(point)
-    lines.append(
-        checked("KV cache", [named("KV a sequence", per_sequence, "bytes") * rank], kv, "bytes", MEANINGS["kv"])
-    )
+    term = named("KV a sequence", per_sequence, "bytes") * rank
+    lines.append(checked("KV cache", [term], kv, "bytes", MEANINGS["kv"]))
     return lines
 
 
-def _counts(model: Model) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for name, count in model.sequence:
-        counts[name] = counts.get(name, 0) + count
-    return counts
+def _counts(point: Point, context: float) -> dict[str, int]:
+    """Layers of each kind on the pipeline stage that holds most of the KV cache."""
+    model = point.scenario.model
+    cut = stages(model.sequence, round(single(point.scenario.split.pipeline)))
+    layers = [{name: count for name, count in held.items() if name in model.blocks} for held in cut]
+    return max(layers, key=lambda held: sum(_bytes_held(point, name, context) * count for name, count in held.items()))
+
+
+def _bytes_held(point: Point, name: str, context: float) -> float:
+    return sum(term.value * tokens.value for term, tokens in _block(point, name, 1, context))
 
 
 def _context(point: Point) -> float:
@@ -133,21 +158,23 @@ def _block(point: Point, name: str, count: int, context: float) -> list[tuple[Te
     stored = attention.stored(point.scenario.precision.kv)
     size, layers = named("KV", stored.bytes, "bytes"), named("layers", count)
     tokens = named("context", context)
+    if attention.held < context:
+        tokens = least(tokens, named("window", attention.held))
+    ranks = single(point.scenario.split.context)
     if isinstance(attention, LatentAttention):
         latent = (named("latent", attention.latent) + named("rope", attention.rope)) * size * layers
         index = attention.index
         keys = [(named("index key", index.bytes, "bytes") * layers, tokens)] if index else []
-        return [(latent, tokens), *keys]
-    if attention.held < context:
-        tokens = least(tokens, named("window", attention.held))
+        return [(latent / named("CP", ranks) if ranks > 1 else latent, tokens), *keys]
     heads, tensor = named("KV heads", attention.kv_heads), named("TP", single(point.scenario.split.tensor))
     if tensor.value > attention.kv_heads:
         tensor = least(tensor, heads)
     shared = heads / tensor if tensor.value > 1 else heads
+    width = 2 * named("width", attention.width)
     if attention.value_width != attention.width:
-        widths = named("key width", attention.width) + named("value width", attention.value_width)
-        return [(shared * widths * size * layers, tokens)]
-    return [(2 * shared * named("width", attention.width) * size * layers, tokens)]
+        width = named("key width", attention.width) + named("value width", attention.value_width)
+    term = shared * width * size * layers
+    return [(term / named("CP", ranks) if ranks > 1 else term, tokens)]
 
 
 def _state_lines(point: Point, state: float) -> list[Line]:

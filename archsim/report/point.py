@@ -1,5 +1,6 @@
 """One point of a result, priced alone: what tables, figures and explanations look at."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,34 +12,31 @@ from archsim.explore.evaluate import legal
 from archsim.explore.result import METRICS, Result, objective, scalar_scenario
 from archsim.explore.run import run
 from archsim.explore.scenario import Scenario
+from archsim.mapping.mapper import DEGREES
 from archsim.mapping.split import REASONS, Split
 
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """A proposed plan at one point: its degrees, whether it is usable or why not, and its metrics."""
+    """A proposed plan at one point: its degrees by name, whether it is usable or why not, and its metrics."""
 
-    tensor: float
-    attention_data: float
-    expert: float
-    data: float
+    degrees: dict[str, float]
     reason: str
     chosen: bool
     metrics: dict[str, float]
 
-    @property
-    def degrees(self) -> tuple[float, float, float, float]:
-        """What `words.split_label` takes."""
-        return self.tensor, self.attention_data, self.expert, self.data
 
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Point:
     """A point (flat index) of a result, and the same point priced alone, with arrays of one element."""
 
     result: Result
     index: int
     alone: Result
+
+    def __repr__(self) -> str:
+        """Short: the arrays of a result would fill pages."""
+        return f"Point({self.scenario.name!r}, {self.mode!r}, index={self.index})"
 
     @property
     def mode(self) -> str:
@@ -104,25 +102,37 @@ def main_point(result: Result) -> Point:
     return point_at(result, best)
 
 
+def columns(result: Result) -> dict[str, Array]:
+    """Axes, metrics and degrees (as `split.tensor`, ...) of every point of a result as flat columns."""
+    grid = np.meshgrid(*(values.ravel() for values in result.axes.values()), indexing="ij") if result.axes else []
+    found = {name: np.asarray(values).ravel() for name, values in zip(result.axes, grid, strict=True)}
+    found |= {name: result.metric(name).ravel() for name in METRICS}
+    split = result.scenario.split
+    return found | {f"split.{name}": result.pick(getattr(split, name)).ravel() for name in DEGREES}
+
+
+def degrees_at(table: Mapping[str, Array], index: int) -> dict[str, float]:
+    """The degrees of one row of `columns`."""
+    return {name: float(table[f"split.{name}"][index]) for name in DEGREES}
+
+
 def _flat(split: Split, count: int) -> Split:
     """Every proposal along one axis."""
-    degrees = (split.tensor, split.attention_data, split.expert, split.data)
-    return Split(*(array(np.broadcast_to(degree.ravel(), (count,))) for degree in degrees))
+    return Split(**{name: array(np.broadcast_to(getattr(split, name).ravel(), (count,))) for name in DEGREES})
 
 
 def _proposals(priced: Result, chosen: Split) -> list[Proposal]:
     answer, shape = priced.answer, priced.raw_shape
     values = {name: _along(METRICS[name][2](answer), shape) for name in METRICS}
     broken, fits = _along(legal(priced.scenario), shape), _along(answer.fits, shape)
-    split = priced.scenario.split
-    degrees = [_along(item, shape) for item in (split.tensor, split.attention_data, split.expert, split.data)]
-    wanted = [single(item) for item in (chosen.tensor, chosen.attention_data, chosen.expert, chosen.data)]
+    degrees = {name: _along(getattr(priced.scenario.split, name), shape) for name in DEGREES}
+    wanted = {name: single(getattr(chosen, name)) for name in DEGREES}
     found = []
     for index in range(shape[0]):
-        own = [float(degree[index]) for degree in degrees]
+        own = {name: float(degree[index]) for name, degree in degrees.items()}
         reason = REASONS[int(broken[index])] or ("" if fits[index] > 0 else REASONS[1])
         metrics = {name: float(column[index]) for name, column in values.items()}
-        found.append(Proposal(own[0], own[1], own[2], own[3], reason, own == wanted, metrics))
+        found.append(Proposal(own, reason, own == wanted, metrics))
     return found
 
 

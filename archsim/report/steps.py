@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -33,10 +33,10 @@ LIMITS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, eq=False)
 class KernelTime:
-    """A kernel of one rank: seconds, parts, FLOPs and bytes of one layer, and how many layers run it."""
+    """A kernel of one rank: seconds, parts, FLOPs and bytes of one run, and how often a step runs it."""
 
     blocks: tuple[str, ...]
-    layers: int
+    runs: int
     kernel: Kernel
     seconds: float
     parts: dict[str, float]
@@ -57,8 +57,8 @@ class KernelTime:
 
     @property
     def total(self) -> float:
-        """Seconds of all layers."""
-        return self.seconds * self.layers
+        """Seconds of all runs."""
+        return self.seconds * self.runs
 
     @property
     def intensity(self) -> float:
@@ -91,11 +91,21 @@ class LaneTime:
 
 @dataclass(frozen=True, eq=False)
 class StepTime:
-    """One step of one rank in plain numbers; `detail` says more than `title` of what it does."""
+    """One step of one rank in plain numbers; `detail` says more than `title` of what it does.
+
+    `span` is the time of one micro-batch through all pipeline stages, `turnaround` that from one token of a sequence to
+    its next, in which a chip serves as many micro-batches as there are stages; with one stage both are the same.
+    `stage` is the time of the slowest stage, `latency` the span with the `hop`s between stages.
+    """
 
     title: str
     detail: str
     span: float
+    stages: int
+    hop: float
+    stage: float
+    latency: float
+    turnaround: float
     host: float
     kernels: tuple[KernelTime, ...]
     periods: dict[str, tuple[float, int]]
@@ -120,19 +130,19 @@ class StepTime:
 
     @property
     def compute_share(self) -> float:
-        """FLOPs over what the matrix units could do in the span, each at the peak of its format (MFU)."""
-        return sum(item.flops * item.layers / self.peak(item) for item in self.kernels) / self.span
+        """FLOPs over what the matrix units could do meanwhile, each at the peak of its format (MFU)."""
+        return sum(item.flops * item.runs / self.peak(item) for item in self.kernels) / self.turnaround
 
     @property
     def memory_share(self) -> float:
-        """Bytes over what the memory could move in the span (MBU)."""
-        moved = sum(item.bytes * item.layers for item in self.kernels)
-        return moved / single(self.chip.memory.bandwidth) / self.span
+        """Bytes over what the memory could move meanwhile (MBU)."""
+        moved = sum(item.bytes * item.runs for item in self.kernels)
+        return moved / single(self.chip.memory.bandwidth) / self.turnaround
 
     @property
     def link_share(self) -> float:
-        """The least time of the bytes on the wire over the span."""
-        return sum(item.parts.get("link", 0.0) * item.layers for item in self.kernels) / self.span
+        """The least time of the bytes on the wire over that of the step."""
+        return sum(item.parts.get("link", 0.0) * item.runs for item in self.kernels) / self.turnaround
 
     def peak(self, item: KernelTime) -> float:
         """Peak FLOP/s of the format that a kernel computes in."""
@@ -175,13 +185,14 @@ def summary(step: StepTime) -> list[tuple[str, float]]:
 
 def _joined(group: list[KernelTime], alone: bool) -> KernelTime:
     first = group[0]
-    blocks = tuple(block for item in group for block in item.blocks)
-    layers = sum(item.layers for item in group)
+    blocks = tuple(dict.fromkeys(block for item in group for block in item.blocks))
+    runs = sum(item.runs for item in group)
     costs = first.seconds, first.parts, first.flops, first.bytes, first.link_bytes
-    return KernelTime(blocks, layers, first.kernel, *costs, alone)
+    return KernelTime(blocks, runs, first.kernel, *costs, alone)
 
 
-def steps_of(point: Point) -> list[StepTime]:
+@lru_cache(maxsize=4)  # a report asks many times for the steps of its two points
+def steps_of(point: Point) -> tuple[StepTime, ...]:
     """The steps a point is made of: decode, then the prefill chunk (step) or the mixed step (steady)."""
     answer, chip = point.alone.answer, point.scenario.chip
     if isinstance(answer, SteadyAnswer):
@@ -189,15 +200,23 @@ def steps_of(point: Point) -> list[StepTime]:
         joined = single(loop.joined)
         detail = f"decode with the prompts of {joined:.1f} requests" if joined >= 1.05 else "decode with one prompt"
         mixed = step_time(MIXED, detail, loop.mixed, chip, lambda value: single(loop.at_joined(np.atleast_1d(value))))
-        return [step_time(DECODE, "", answer.decode, chip), mixed]
+        return step_time(DECODE, "", answer.decode, chip), mixed
     chunks = single(answer.chunks)
     detail = "" if chunks == 1 else f"one of {chunks:.0f} chunks"
-    return [step_time(DECODE, "", answer.decode, chip), step_time(PREFILL, detail, answer.prefill, chip)]
+    return step_time(DECODE, "", answer.decode, chip), step_time(PREFILL, detail, answer.prefill, chip)
+
+
+def traced(point: Point) -> dict[str, PricedStep]:
+    """The steps of a point that have a time line of their own, by name; mixed steps are interpolated and have none."""
+    answer = point.alone.answer
+    if isinstance(answer, SteadyAnswer):
+        return {f"{DECODE} of the steady state": answer.decode}
+    return {DECODE: answer.decode, PREFILL: answer.prefill}
 
 
 def step_time(title: str, detail: str, priced: PricedStep, chip: Chip, pick: Pick = single) -> StepTime:
     """A priced step in plain numbers; `pick` takes one number out of an array. Lanes without work are left out."""
-    kernels = tuple(_kernel(block, kernel, cost, layers, pick) for block, kernel, cost, layers in _in_order(priced))
+    kernels = tuple(_kernel(block, kernel, cost, runs, pick) for block, kernel, cost, runs in _in_order(priced))
     periods = {block: (pick(priced.schedule.period[block]), count) for block, count in priced.plan.merged()}
     span = pick(priced.span)
     least = ROUNDING * span
@@ -206,15 +225,29 @@ def step_time(title: str, detail: str, priced: PricedStep, chip: Chip, pick: Pic
         for name, lane in priced.schedule.lanes.items()
     )
     lanes = tuple(lane for lane in lanes if lane.parts) or lanes
-    return StepTime(title, detail, span, pick(np.atleast_1d(priced.plan.host)), kernels, periods, lanes, chip)
+    return StepTime(
+        title,
+        detail,
+        span,
+        round(single(priced.plan.split.pipeline)),
+        pick(np.atleast_1d(priced.hop)),
+        pick(np.atleast_1d(priced.stage)),
+        pick(np.atleast_1d(priced.latency)),
+        pick(np.atleast_1d(priced.turnaround)),
+        pick(np.atleast_1d(priced.plan.host)),
+        kernels,
+        periods,
+        lanes,
+        chip,
+    )
 
 
-def _kernel(block: str, kernel: Kernel, cost: Cost, layers: int, pick: Pick) -> KernelTime:
+def _kernel(block: str, kernel: Kernel, cost: Cost, runs: int, pick: Pick) -> KernelTime:
     dims = {name: np.atleast_1d(pick(np.atleast_1d(value))) for name, value in kernel.dims.items()}
     seconds = pick(cost.seconds)
     parts = _picked(ALL_PARTS, cost.parts, pick, ROUNDING * seconds)
     done = pick(cost.flops), pick(cost.bytes), pick(cost.link_bytes)
-    return KernelTime((block,), layers, replace(kernel, dims=dims), seconds, parts, *done)
+    return KernelTime((block,), runs, replace(kernel, dims=dims), seconds, parts, *done)
 
 
 def _in_order(priced: PricedStep) -> list[tuple[str, Kernel, Cost, int]]:

@@ -5,7 +5,7 @@ from collections import Counter
 from archsim.economics.money import Rate, wall_power
 from archsim.economics.terms import HOUR, YEAR_HOURS, Terms, recovery_factor
 from archsim.explore.evaluate import SteadyAnswer, StepAnswer, chip_rate
-from archsim.report.formulas import Line, Term, checked, line, named, quantity, rounded_up, total
+from archsim.report.formulas import CLOSE, Line, Term, checked, greatest, line, named, quantity, rounded_up, total
 from archsim.report.point import Point, single
 from archsim.report.steps import MIXED, PREFILL, KernelTime, StepTime
 from archsim.serving.steady import expert_layers
@@ -41,7 +41,9 @@ def host_line(point: Point, step: StepTime) -> Line:
     if step.title == PREFILL:
         term = term + named("request", host.request, "time") * 1
     else:
-        term = term + named("sequence", host.sequence, "time") * named("sequences", _sequences(point))
+        rows = named("sequence", host.sequence, "time") * named("sequences", _sequences(point))
+        batches = point.scenario.options.micro_batches
+        term = term + (rows * named("micro-batches", batches) if batches > 1 else rows)
     return checked("host", [term], step.host, "time", "before the first kernel of a step")
 
 
@@ -53,7 +55,7 @@ def _sequences(point: Point) -> float:
 
 
 def step_lines(point: Point, step: StepTime, name: str) -> list[Line]:
-    """Host, blocks and layers summed up to the span of a step."""
+    """Host, blocks and layers summed up to the span of a step, and through pipeline stages to its turnaround."""
     host = host_line(point, step)
     terms = [named("host", step.host, "time")]
     for block, (period, layers) in step.periods.items():
@@ -62,9 +64,23 @@ def step_lines(point: Point, step: StepTime, name: str) -> list[Line]:
     everything = total(terms)
     rest = step.span - everything.value
     if abs(rest) > 1e-9 * step.span:
-        everything = everything + named("waiting for the host", rest, "time")
-    note = "" if name == "TPOT" else "as long as its longest lane"
-    return [host, checked(name, [everything], step.span, "time", note)]
+        everything = everything + named("fill and waiting", rest, "time", 6)
+    if step.stages == 1:
+        return [host, checked(name, [everything], step.span, "time")]
+    return [host, checked("micro-batch", [everything], step.span, "time"), *_stage_lines(step, name)]
+
+
+def _stage_lines(step: StepTime, name: str) -> list[Line]:
+    """From one micro-batch to the time between two tokens, through pipeline stages."""
+    stages = named("stages", step.stages)
+    latency = named("micro-batch", step.span, "time") + (stages - 1) * named("hop", step.hop, "time")
+    served = stages * named("slowest stage", step.stage, "time")
+    longest = greatest(named("latency", step.latency, "time"), named("all micro-batches", served.value, "time"))
+    return [
+        checked("latency", [latency], step.latency, "time", "of one micro-batch through all stages"),
+        line("all", served, "time", "micro-batches through the slowest stage"),
+        checked(name, [longest], step.turnaround, "time", "from one token of a sequence to its next"),
+    ]
 
 
 def rate_lines(point: Point) -> list[Line]:
@@ -74,28 +90,40 @@ def rate_lines(point: Point) -> list[Line]:
 
 
 def _step_rates(a: StepAnswer) -> list[Line]:
-    host = a.deployment.runtime.host
     tpot, batch = named("TPOT", single(a.tpot), "time"), named("sequences", single(a.batch))
-    chunk = named("prefill step", single(a.prefill.span), "time") * named("chunks", single(a.chunks))
-    ttft = chunk + named("arrival", host.arrival, "time")
-    layers = expert_layers(a.deployment)
-    if layers:
-        ttft = ttft + named("expert layer", host.expert_layer, "time") * named("layers", layers)
-    prompt = named("ranks", single(a.groups)) * named("tokens", single(a.context)) / chunk
+    chunks = named("chunks", single(a.chunks))
+    stage = named(
+        "slowest stage" if single(a.deployment.split.pipeline) > 1 else "prefill step", single(a.prefill.stage), "time"
+    )
+    prompt = named("ranks", single(a.groups)) * named("tokens", single(a.context)) / (stage * chunks)
     chips = named("chips", single(a.scenario.chips))
     return [
         line("user", 1 / tpot, "token_rate", "interactivity"),
         line("throughput", batch / tpot, "token_rate", "output tokens of the system"),
         line("a chip", named("throughput", single(a.output_rate), "token_rate") / chips, "token_rate"),
-        checked("TTFT", [ttft], single(a.ttft), "time", "of a lone request"),
+        checked("TTFT", [_first_token(a)], single(a.ttft), "time", "of a lone request"),
         checked("prompt", [prompt], single(a.input_rate), "token_rate", "prompt tokens, if the chips did nothing else"),
     ]
 
 
+def _first_token(a: StepAnswer) -> Term:
+    """The chunks of a prompt, one after another, and the host."""
+    host, chunks = a.deployment.runtime.host, single(a.chunks)
+    first = named("prefill step", single(a.prefill.latency), "time")
+    if chunks > 1:
+        first = first + (named("chunks", chunks) - 1) * named("stage", single(a.prefill.stage), "time")
+    first = first + named("arrival", host.arrival, "time")
+    weighted = expert_layers(a.deployment)
+    if weighted and host.expert_layer:
+        first = first + named("expert layer", host.expert_layer, "time") * named("weighted expert layers", weighted)
+    return first
+
+
 def _steady_rates(a: SteadyAnswer) -> list[Line]:
     loop = a.loop
-    step, tpot = named("decode step", single(loop.decode.span), "time"), named("TPOT", single(a.tpot), "time")
-    added = named("prefill of other requests", single(a.tpot) - single(loop.decode.span), "time")
+    plain = single(loop.decode.turnaround)
+    step, tpot = named("decode step", plain, "time"), named("TPOT", single(a.tpot), "time")
+    added = named("prefill of other requests", single(a.tpot) - plain, "time")
     ttft, output = named("TTFT", single(a.ttft), "time"), named("output", single(a.output))
     rate = single(loop.requests_per_second)
     requests = named("clients", single(a.batch)) / (ttft + output * tpot)
@@ -182,5 +210,5 @@ def energy_line(point: Point) -> Line:
 def sequences_term(point: Point) -> Term:
     """Sequences that the busiest rank holds: ceil(batch / ranks)."""
     split = point.scenario.split
-    groups = named("ranks", single(split.data) * single(split.attention_data))
+    groups = named("ranks", single(split.groups))
     return rounded_up(named("batch", single(point.alone.answer.batch)) / groups)

@@ -1,10 +1,11 @@
 """Tables of an answer as plain text cells, the same for the terminal and for HTML."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from archsim.arrays import Array
 from archsim.economics.terms import Terms
 from archsim.engine.cost import ALL_PARTS
 from archsim.engine.lanes import GAPS
@@ -12,7 +13,7 @@ from archsim.explore.evaluate import chip_rate
 from archsim.explore.result import Result
 from archsim.report.formulas import quantity
 from archsim.report.memory import MEANINGS, NAMES
-from archsim.report.point import Point, single
+from archsim.report.point import Point, columns, degrees_at, single
 from archsim.report.steps import KernelTime, StepTime
 from archsim.report.words import dollars, number, percent, place, shown, split_label, targets, token_rate
 from archsim.sources import Source
@@ -49,9 +50,9 @@ def sweep_table(result: Result, best: int | None) -> Table:
     names = ["interactivity", "tpot", "ttft", "throughput", "throughput_per_chip", cost, "memory_utilization"]
     heads = ["tok/s/user", "TPOT", "TTFT", "output tok/s", "a chip", "$/Mtok" if steady else "$/Mtok out", "memory"]
     axes = ["clients" if steady and name == "batch" else name for name in result.axes]
-    columns = result.table()
+    table = columns(result)
     chosen = _chosen(result, best)
-    rows = [_sweep_row(result, columns, names, index) for index in chosen]
+    rows = [_sweep_row(result, table, names, index) for index in chosen]
     marked = frozenset({chosen.index(best)} if best is not None and len(chosen) > 1 else ())
     title = f"{'Numbers of clients' if steady else 'Points'}: {len(chosen)} of {result.feasible.size}, the best marked"
     slo = targets(result.scenario.slo, 1.0, 1.0)
@@ -66,15 +67,15 @@ def sweep_table(result: Result, best: int | None) -> Table:
     )
 
 
-def _sweep_row(result: Result, columns: dict[str, np.ndarray], names: list[str], index: int) -> tuple[str, ...]:
-    cells = [number(float(columns[name][index])) for name in result.axes]
+def _sweep_row(result: Result, table: Mapping[str, Array], names: list[str], index: int) -> tuple[str, ...]:
+    cells = [number(float(table[name][index])) for name in result.axes]
     for name in names:
-        value = float(columns[name][index])
+        value = float(table[name][index])
         cells.append(token_rate(value).removesuffix(" tok/s") if "tok" in shown(name, value) else shown(name, value))
-    degrees = [float(columns[name][index]) for name in ("tensor", "attention_data", "expert", "data")]
     reason = result.reason_at(index)
-    cells.append("does not fit" if reason == "memory" else f"illegal: {reason}" if reason else split_label(*degrees))
-    found = targets(result.scenario.slo, float(columns["tpot"][index]), float(columns["ttft"][index]))
+    plan = split_label(degrees_at(table, index))
+    cells.append("does not fit" if reason == "memory" else f"illegal: {reason}" if reason else plan)
+    found = targets(result.scenario.slo, float(table["tpot"][index]), float(table["ttft"][index]))
     if found:
         missed = [target.name for target in found if not target.kept]
         cells.append("" if reason else f"misses {', '.join(missed)}" if missed else "kept")
@@ -92,7 +93,7 @@ def _chosen(result: Result, best: int | None) -> list[int]:
     return sorted({*(int(index) for index in flat), *(() if best is None else (best,))})
 
 
-def _spread(values: np.ndarray, count: int) -> np.ndarray:
+def _spread(values: Array, count: int) -> "np.typing.NDArray[np.intp]":
     """Positions of `count` values, about evenly over their logarithm."""
     if values.size <= count:
         return np.arange(values.size)
@@ -123,7 +124,7 @@ def proposal_table(point: Point, most: int = 12) -> Table:
             for name in ("tpot", "ttft", "throughput_per_chip", cost)
         ]
         metrics.append(shown("memory_utilization", values["memory_utilization"]))
-        rows.append((split_label(*proposal.degrees), *metrics, note))
+        rows.append((split_label(proposal.degrees), *metrics, note))
     left = len(point.proposals) - len(rows)
     caption = f"{left} more proposals are worse." if left > 0 else ""
     heads = ("plan", "TPOT", "TTFT", "output a chip", "$/Mtok out" if point.mode == "step" else "$/Mtok", "memory", "")
@@ -172,8 +173,8 @@ def kernel_table(step: StepTime, most: int = 10) -> Table:
     heads = (
         "kernel",
         "limited by",
-        "layers",
-        "a layer",
+        "runs",
+        "each",
         "in all",
         "share",
         "of peak FLOP/s",
@@ -188,7 +189,7 @@ def kernel_row(step: StepTime, item: KernelTime) -> tuple[str, ...]:
     flops = percent(item.flops / item.seconds / step.peak(item)) if item.flops else ""
     moved = percent(item.bytes / item.seconds / single(step.chip.memory.bandwidth)) if item.bytes else ""
     times = (show(item.seconds, "time"), show(item.total, "time"), percent(item.total / step.span))
-    return (item.label, item.limit, number(item.layers), *times, flops, moved, percent(item.efficiency))
+    return (item.label, item.limit, number(item.runs), *times, flops, moved, percent(item.efficiency))
 
 
 def memory_table(point: Point) -> Table:

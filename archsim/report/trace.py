@@ -43,4 +43,6 @@ def _event(name: str, lane: str, process: int, start: float, seconds: float, det
 def write_trace(path: Path, steps: dict[str, PricedStep]) -> None:
     """Writes a file that Perfetto opens, a process for each step."""
     events = [event for number, (name, step) in enumerate(steps.items(), 1) for event in trace_of(step, name, number)]
-    path.write_text(json.dumps({"displayTimeUnit": "ns", "traceEvents": events}, separators=(",", ":")), encoding="utf-8")
+    path.write_text(
+        json.dumps({"displayTimeUnit": "ns", "traceEvents": events}, separators=(",", ":")), encoding="utf-8"
+    )

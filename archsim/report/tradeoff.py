@@ -10,7 +10,7 @@ from archsim.arrays import Array
 from archsim.explore.result import Result
 from archsim.explore.run import run
 from archsim.report.figures import INK, MUTED, Figure, axis, figure, layout, text
-from archsim.report.point import Point
+from archsim.report.point import Point, columns, degrees_at
 from archsim.report.words import number, shown, slo_label, split_label, token_rate
 
 LADDER = tuple(sorted({int(base * 2**power) for power in range(15) for base in (1, 1.5) if base * 2**power >= 1}))
@@ -62,18 +62,17 @@ def _line_through(result: Result, along: str, index: int) -> "np.typing.NDArray[
 
 
 def _curve(result: Result, along: str, indices: "np.typing.NDArray[np.int64]", best: int) -> Curve | None:
-    columns = result.table()
+    table = columns(result)
     usable = indices[result.feasible.ravel()[indices]]
     if usable.size < 2:
         return None
-    degrees = [columns[name][usable] for name in ("tensor", "attention_data", "expert", "data")]
-    plans = [split_label(*(float(value) for value in row)) for row in zip(*degrees, strict=True)]
-    metrics = {name: columns[name][usable] for name in NAMES}
+    plans = [split_label(degrees_at(table, int(index))) for index in usable]
+    metrics = {name: table[name][usable] for name in NAMES}
     at = np.flatnonzero(usable == best)
     word = "clients" if result.mode == "steady" else "batch"
     kept = result.meets_slo.ravel()[usable]
     promised = bool(slo_label(result.scenario.slo))
-    return Curve(word, promised, columns[along][usable], metrics, plans, kept, int(at[0]) if at.size else None)
+    return Curve(word, promised, table[along][usable], metrics, plans, kept, int(at[0]) if at.size else None)
 
 
 def throughput(found: Curve, point: Point) -> Figure:

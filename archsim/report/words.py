@@ -1,6 +1,7 @@
 """Words for people: values with units, names of plans and precisions, and the answer in a sentence."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from archsim.arrays import Array
 from archsim.catalog import roots
 from archsim.explore.result import METRICS, Result
 from archsim.explore.scenario import Scenario, SloFile
+from archsim.mapping.mapper import DEGREES
 from archsim.mapping.split import Split
 from archsim.report.point import Point
 from archsim.report.steps import StepTime, summary
@@ -52,9 +54,9 @@ def token_rate(value: float) -> str:
     return f"{number(round(value) if value >= 1000 else value)} tok/s" if math.isfinite(value) else "n/a"
 
 
-def counted(value: float, noun: str) -> str:
+def counted(value: float, noun: str, plural: str = "s") -> str:
     """A number with its noun: "1 chip", "8 chips"."""
-    return f"{number(value)} {noun}" if value == 1 else f"{number(value)} {noun}s"
+    return f"{number(value)} {noun}" if value == 1 else f"{number(value)} {noun}{plural}"
 
 
 def shown(name: str, value: float) -> str:
@@ -73,13 +75,20 @@ def precision_label(precision: Precision) -> str:
     return weights if precision.kv.name == weights else f"{weights} with {precision.kv.name} KV cache"
 
 
-def split_label(tensor: float, attention_data: float, expert: float, data: float) -> str:
-    """A split in the usual words: "TP8", "attention DP64, EP64", "TP4, 2 replicas"."""
-    parts = [f"TP{tensor:.0f}"] if tensor > 1 or attention_data * expert * data == 1 else []
-    parts += [f"attention DP{attention_data:.0f}"] if attention_data > 1 else []
-    parts += [f"EP{expert:.0f}"] if expert > 1 else []
-    parts += [f"{data:.0f} replicas"] if data > 1 else []
-    return ", ".join(parts)
+KINDS = {
+    "attention_data": "attention DP{:.0f}",
+    "expert": "EP{:.0f}",
+    "pipeline": "PP{:.0f}",
+    "context": "CP{:.0f}",
+    "data": "{:.0f} replicas",
+}
+
+
+def split_label(degrees: Mapping[str, float]) -> str:
+    """A split in the usual words: "TP8", "attention DP64, EP64", "TP4, PP2", "TP4, 2 replicas"."""
+    parts = [words.format(degrees[name]) for name, words in KINDS.items() if degrees.get(name, 1.0) > 1]
+    tensor = degrees.get("tensor", 1.0)
+    return ", ".join([*([f"TP{tensor:.0f}"] if tensor > 1 or not parts else []), *parts])
 
 
 def place(file: str) -> str:
@@ -94,7 +103,17 @@ def place(file: str) -> str:
 
 def split_of(split: Split) -> str:
     """The label of a split of single numbers."""
-    return split_label(*(_one(value) for value in (split.tensor, split.attention_data, split.expert, split.data)))
+    return split_label({name: _one(getattr(split, name)) for name in DEGREES})
+
+
+def options_label(scenario: Scenario) -> str:
+    """What of the placement is not as by default: "2 micro-batches, sequence parallel"; often empty."""
+    options = scenario.options
+    words = [counted(options.micro_batches, "micro-batch", "es")] if options.micro_batches > 1 else []
+    words += ["sequence parallel norms"] if options.sequence_parallel else []
+    words += [counted(options.redundant_experts, "redundant expert")] if options.redundant_experts else []
+    words += [f"expert imbalance {number(options.imbalance)}"] if options.imbalance else []
+    return ", ".join(words)
 
 
 def _one(value: Array) -> float:
@@ -116,9 +135,9 @@ def question_label(point: Point) -> str:
         return f"{counted(batch, 'sequence')} of {counted(_one(scenario.context), 'token')}"
     if scenario.input is None or scenario.output is None:
         return counted(batch, "client")
-    return (
-        f"{counted(batch, 'client')}, {number(_one(scenario.input))} tokens in and {number(_one(scenario.output))} out"
-    )
+    cached = f" ({number(_one(scenario.cached))} of them cached)" if _one(scenario.cached) else ""
+    sizes = f"{number(_one(scenario.input))} tokens in{cached} and {number(_one(scenario.output))} out"
+    return f"{counted(batch, 'client')}, {sizes}"
 
 
 @dataclass(frozen=True)
@@ -191,12 +210,14 @@ def sentence(point: Point) -> str:
 def why(step: StepTime) -> str:
     """Where the time of a step goes, in one sentence."""
     shares = ", ".join(f"{percent(share)} {name}" for name, share in summary(step) if share >= 0.005)
-    return f"{step.full_title}, {show(step.span, 'time')}: {shares}."
+    part = f"{show(step.span, 'time')} of one micro-batch" if step.stages > 1 else show(step.span, "time")
+    return f"{step.full_title}, {part}: {shares}."
 
 
 def choice_label(point: Point) -> str:
     """The plan and where it comes from: "chosen: TP8 among 7 proposals"."""
-    plan = split_of(point.alone.scenario.split)
+    options = options_label(point.scenario)
+    plan = split_of(point.scenario.split) + (f" with {options}" if options else "")
     count = point.result.proposals
     if point.result.scenario.mapper is None:
         return f"the split given: {plan}"
