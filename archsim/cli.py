@@ -159,9 +159,9 @@ def run(
             _write_json(results, json)
         if json != "-":
             _print(results)
-            for name, target in (("Report", html), ("Trace", trace), ("JSON", json)):
-                if target is not None:
-                    typer.echo(f"\n{name}: {target}")
+            for name, written in (("Report", html), ("Trace", trace), ("JSON", json)):
+                if written is not None:
+                    typer.echo(f"\n{name}: {written}")
         if not any(bool(result.feasible.any()) for result in results):
             raise typer.Exit(INFEASIBLE)
 

@@ -30,7 +30,8 @@ CONTEXT = ("compute", "memory", "quantization", "occupancy", "clock", "on_chip",
 
 def generation(kernel: Kernel, chip: Chip, constants: GenerationAttention) -> tuple[Array, dict[str, Array]]:
     """Seconds and parts of attention of `queries` tokens a sequence over `tokens` cached in all."""
-    inputs = _chip(chip, kernel) | {name: kernel.dims[name] for name in ("sequences", "queries", "tokens", "heads", "width", "value")}
+    names = ("sequences", "queries", "tokens", "length", "heads", "width", "value")
+    inputs = _chip(chip, kernel) | {name: kernel.dims[name] for name in names if name in kernel.dims}
     shared = kernel.kind == "mla_generation"
     inputs["kv_heads"] = array(1.0) if shared else kernel.dims["kv_heads"]
     kv = kernel.weight.bytes
@@ -94,7 +95,7 @@ class _Generation:
 
     def __init__(self, c: GenerationAttention, kv: float, shared: bool, x: Inputs) -> None:
         self.c, self.kv, self.shared, self.x = c, kv, shared, x
-        self.length = x["tokens"] / np.maximum(x["sequences"], 1.0)
+        self.length = x["length"] if "length" in x else x["tokens"] / np.maximum(x["sequences"], 1.0)
         self.group = x["heads"] / x["kv_heads"] * x["queries"]  # query rows that share one KV head
         self.rows = np.minimum(self.group, c.rows)
         self.blocks = x["sequences"] * x["kv_heads"] * np.ceil(self.group / c.rows)

@@ -155,7 +155,8 @@ class _Placer:
             dims["n"] = dims["n"] + dims.pop("n_kv")
             dims.pop("kv_heads")
         if operator.kind in GENERATION:
-            dims |= {"heads": dims["heads"] * self.split.context, "tokens": dims["tokens"] / self.split.context}
+            shared = {name: dims[name] / self.split.context for name in ("tokens", "length")}
+            dims |= shared | {"heads": dims["heads"] * self.split.context}
         if operator.role == "norm" and self.options.sequence_parallel:
             dims["tokens"] = dims["tokens"] / self.split.tensor
         if operator.kind == "experts":

@@ -46,7 +46,7 @@ def _cores(a: Attention, step: Step) -> list[Operator]:
     rules = {"heads": "tensor", "kv_heads": "kv_heads"}
     cores = []
     if step.decodes:
-        dims = {"sequences": step.sequences, "queries": step.queries, "tokens": step.context[a.window], **sizes}
+        dims = {"sequences": step.sequences, "queries": step.queries, "tokens": step.context[a.window], "length": step.length(a.window), **sizes}
         cores.append(Operator("attention", "generation_attention", "attention", dims, rules))
     if step.prefills:
         dims = _prompt(step, a.window) | sizes
@@ -110,7 +110,7 @@ def _absorbed(a: LatentAttention, step: Step, precision: Precision) -> list[Oper
     """Decode: queries are carried into the latent space, so that the cache is read as it is."""
     m = step.sequences * step.queries
     heads = {"heads": array(a.heads), "width": array(a.latent + a.rope), "value": array(a.latent)}
-    dims = {"sequences": step.sequences, "queries": step.queries, "tokens": step.context[a.window], **heads}
+    dims = {"sequences": step.sequences, "queries": step.queries, "tokens": step.context[a.window], "length": step.length(a.window), **heads}
     stored = a.stored(precision.kv)
     packed = None if stored == precision.kv else stored
     return [

@@ -1,7 +1,7 @@
 """Step: what one forward pass processes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -32,6 +32,13 @@ class Step:
     sampled: Array
     decodes: bool = True
     prefills: bool = False
+    lengths: Mapping[float, Array] = field(default_factory=dict)
+
+    def length(self, clip: float) -> Array:
+        """Mean of min(length, clip) over decoding sequences, without the axis of their number where that is known."""
+        if clip in self.lengths:
+            return self.lengths[clip]
+        return self.context[clip] / np.maximum(self.sequences, 1.0)
 
     @property
     def tokens(self) -> Array:
@@ -53,6 +60,7 @@ class Step:
             self.sampled + other.sampled,
             self.decodes or other.decodes,
             self.prefills or other.prefills,
+            {} if self.decodes and other.decodes else {**self.lengths, **other.lengths},
         )
 
     def divided(self, ranks: Array) -> "Step":
@@ -82,9 +90,10 @@ def decode(batch: object, context: object, clips: Sequence[float] = (FULL,), que
     """`batch` sequences, each with `context` tokens in its cache, this step's included, and `queries` new tokens."""
     sequences, length, rows = array(batch), array(context), array(queries)
     zero = array(0.0)
-    sums = {clip: sequences * seen(length, clip) for clip in clips}
     nothing = dict.fromkeys(clips, zero)
-    return Step(sequences, rows, sums, zero, zero, nothing, zero, zero, sequences * rows)
+    lengths = {clip: seen(length, clip) for clip in clips}
+    sums = {clip: sequences * mean for clip, mean in lengths.items()}
+    return Step(sequences, rows, sums, zero, zero, nothing, zero, zero, sequences * rows, lengths=lengths)
 
 
 def seen(length: Array, clip: float) -> Array:
