@@ -176,7 +176,8 @@ def test_a_file_that_is_no_text_a_folder_and_no_file_at_all_are_refused() -> Non
 def test_what_the_engine_cannot_price_is_said_in_one_line() -> None:
     generations = Path("mine/chips/generations")
     generations.mkdir(parents=True)
-    constants = "kernels: {vllm: {elementwise: {any: {fitted_on: nothing}}}}"
+    source = "sources: [{of: [kernels], kind: assumption, ref: none}]"
+    constants = f"kernels: {{vllm: {{elementwise: {{any: {{fitted_on: nothing}}}}}}}}\n{source}"
     (generations / "mine.yaml").write_text(f"name: mine\nmatrix_style: any\n{constants}\n", encoding="utf-8")
     Path("mine/chips/new.yaml").write_text("extends: nvidia/h100-sxm\nset: {generation: mine}\n", encoding="utf-8")
     said = refused(archsim("--catalog", "mine", "run", scenario(SMALL.replace("nvidia/h100-sxm", "new"))))

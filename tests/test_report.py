@@ -75,6 +75,21 @@ placement: {redundant_experts: 32, imbalance: 0.6}
 batch: 1000
 context: 4000
 """,
+    "sparse": """
+name: sparse
+model: deepseek/deepseek-v3.2
+pools: {gpu: {chip: nvidia/h200-sxm, count: 16}}
+mapper: expert-parallel
+batch: 64
+context: 30000
+""",
+    "recurrent": """
+name: recurrent
+model: qwen/qwen3-next-80b-a3b
+pools: {gpu: {chip: nvidia/h100-sxm, count: 8}}
+batch: 32
+context: 9000
+""",
     "too long": """
 name: too long
 model: meta/llama-3.1-70b
@@ -86,7 +101,7 @@ traffic: {input: 100, output: 10}
 """,
 }
 ANSWERS = [("dense", "step"), ("dense", "steady"), ("experts", "step"), ("windows", "step"), ("windows", "steady")]
-ANSWERS += [("stages", "step"), ("stages", "steady"), ("copies", "step")]
+ANSWERS += [("stages", "step"), ("stages", "steady"), ("copies", "step"), ("sparse", "step"), ("recurrent", "step")]
 
 
 @pytest.fixture(scope="module")

@@ -102,7 +102,7 @@ def weight_bytes(model: Model, precision: Precision, split: Split, copies: float
     """
     graph = lower(model, decode(1, 1, model.clips), precision)
     sizes: dict[str, Array] = {}
-    for block in graph.blocks:
+    for block in graph.linked:
         sizes[block] = array(0.0)
         for operator in graph.operators(block):
             size = sum(number * precision.of(tensor).bytes for tensor, number in operator.parameters.items())

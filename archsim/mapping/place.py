@@ -62,7 +62,7 @@ def place(d: Deployment, step: Step) -> Plan:
     graph = lower(d.model, step.divided(d.split.groups * d.split.pipeline * batches), d.precision)
     placer = _Placer(graph, d.split, d.chip, d.runtime, d.skew, d.options, batches)
     runtime = d.runtime
-    blocks = {name: placer.block(name) for name in graph.blocks}
+    blocks = {name: placer.block(name) for name in graph.linked}
     rows = runtime.host.sequence * graph.step.sequences + runtime.host.request * graph.step.prefill_requests
     host = runtime.host.step + rows * batches
     launch = runtime.host.launch if runtime.eager(step.prefills) else 0.0

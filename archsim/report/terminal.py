@@ -28,6 +28,7 @@ from archsim.sources import Source
 
 PIPED = 140  # columns where the output is not a terminal and says no width
 MAIN = 4  # assumptions shown
+NAME = 36  # characters up to which a first column is never broken
 
 
 def console(error: bool = False) -> Console:
@@ -44,7 +45,8 @@ def print_table(out: Console, table: Table) -> None:
     rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=any(table.columns))
     for index, column in enumerate(table.columns):
         words = table.is_text(index)
-        rich.add_column(Text(column), justify="left" if words else "right", overflow="fold", no_wrap=not words)
+        short = index == 0 and all(len(row[0]) <= NAME for row in table.rows)  # names are there to be copied
+        rich.add_column(Text(column), justify="left" if words else "right", overflow="fold", no_wrap=short or not words)
     for index, row in enumerate(table.rows):
         style = "bold" if index in table.marked else ""
         rich.add_row(*(Text(cell, style=style) for cell in row))

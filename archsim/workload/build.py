@@ -1,7 +1,5 @@
 """What all lowering shares: small kernels, projections, norms, and how operators are linked."""
 
-import networkx as nx
-
 from archsim.arrays import Array, array
 from archsim.workload.model import Model
 from archsim.workload.operators import Operator
@@ -9,15 +7,6 @@ from archsim.workload.operators import Operator
 Linked = list[tuple[Operator, tuple[str, ...]]]
 
 WIDE = 2.0  # bytes of an activation between kernels
-
-
-def graph_of(operators: Linked) -> "nx.DiGraph[str]":
-    """The dataflow graph of operators, each with the names it comes after."""
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    for operator, after in operators:
-        graph.add_node(operator.name, operator=operator)
-        graph.add_edges_from((name, operator.name) for name in after)
-    return graph
 
 
 def chain(operators: list[Operator], after: tuple[str, ...] = ()) -> Linked:

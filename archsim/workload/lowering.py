@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from archsim.arrays import array
 from archsim.workload.attention import grouped, latent
-from archsim.workload.build import WIDE, Linked, chain, elementwise, gemm, graph_of, norm_of
+from archsim.workload.build import WIDE, Linked, chain, elementwise, gemm, norm_of
 from archsim.workload.ffn import mlp, moe
 from archsim.workload.mixers import delta, mamba1, mamba2
 from archsim.workload.model import (
@@ -33,11 +33,11 @@ def lower(model: Model, step: Step, precision: Precision) -> OpGraph:
 
     Raises KeyError when the step lacks sums for one of the model's clips (see `Model.clips`).
     """
-    blocks = {"embedding": graph_of(_embedding(model, step))}
+    blocks: dict[str, Linked] = {"embedding": _embedding(model, step)}
     layers = _Layers(model, step, precision)
     for name, block in model.blocks.items():
-        blocks[name] = graph_of(layers.layer(block))
-    blocks["head"] = graph_of(_head(model, step))
+        blocks[name] = layers.layer(block)
+    blocks["head"] = _head(model, step)
     return OpGraph(model, step, precision, blocks, (("embedding", 1), *model.sequence, ("head", 1)))
 
 
@@ -58,7 +58,7 @@ def lower_mtp(model: Model, step: Step, precision: Precision) -> OpGraph:
         ]
     )
     head = [(replace(o, parameters={}) if o.name == "head" else o, after) for o, after in _head(model, step)]
-    blocks = {"mtp": graph_of(first), **{name: whole.blocks[name] for name in model.mtp}, "head": graph_of(head)}
+    blocks = {"mtp": first, **{name: whole.linked[name] for name in model.mtp}, "head": head}
     once = [("mtp", 1), *((name, 1) for name in model.mtp), ("head", 1)]
     return OpGraph(alone, step, precision, blocks, tuple(once * model.mtp_layers))
 

@@ -1,15 +1,19 @@
 """Operators of the dataflow graph: logical and whole, before any split or fusion."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 
 from archsim.arrays import Array
 from archsim.units import Format
 from archsim.workload.model import Model, Precision
 from archsim.workload.step import Step
+
+if TYPE_CHECKING:
+    from networkx import DiGraph
 
 ROLES = ("embedding", "norm", "attention", "ffn", "router", "experts", "shared", "head")
 
@@ -96,20 +100,33 @@ FLOPS = {
 
 @dataclass(frozen=True, eq=False)
 class OpGraph:
-    """The lowered step: one dataflow graph a block, and the run-length sequence of blocks."""
+    """The lowered step: per block its operators with the names of those they wait for, and the run-length sequence.
+
+    `blocks` gives the same as networkx graphs.
+    """
 
     model: Model
     step: Step
     precision: Precision
-    blocks: Mapping[str, "nx.DiGraph[str]"]
+    linked: Mapping[str, Sequence[tuple[Operator, tuple[str, ...]]]]
     sequence: tuple[tuple[str, int], ...]
 
     def operators(self, block: str) -> list[Operator]:
-        """The operators of a block in a topological order, as lowering wrote them where there is a choice."""
-        graph = self.blocks[block]
-        written = {name: index for index, name in enumerate(graph)}
-        order = nx.lexicographical_topological_sort(graph, key=written.__getitem__)
-        return [graph.nodes[name]["operator"] for name in order]
+        """The operators of a block in the order in which lowering wrote them, which is a topological one."""
+        return [operator for operator, _ in self.linked[block]]
+
+    @cached_property
+    def blocks(self) -> dict[str, "DiGraph[str]"]:
+        """The dataflow graph of every block; nodes are names with their `operator`, edges run from producer to consumer."""
+        import networkx  # only those who ask for a graph pay for it
+
+        graphs: dict[str, DiGraph[str]] = {}
+        for block, linked in self.linked.items():
+            graphs[block] = networkx.DiGraph()
+            for operator, after in linked:
+                graphs[block].add_node(operator.name, operator=operator)
+                graphs[block].add_edges_from((name, operator.name) for name in after)
+        return graphs
 
     def everything(self) -> Iterator[tuple[Operator, int]]:
         """Every operator with the number of layers it stands in."""
