@@ -147,7 +147,9 @@ def _scenario(text: str) -> Scenario:
 # Kernels by hand
 
 
-def kernel(kind: str, weight: str = "bf16", entry: str | None = None, on: str = "nvidia/h100-sxm", **dims: object) -> Kernel:
+def kernel(
+    kind: str, weight: str = "bf16", entry: str | None = None, on: str = "nvidia/h100-sxm", **dims: object
+) -> Kernel:
     """A kernel of one rank; `entry` is the format of its other operand, by default what engines pair with `weight`."""
     fmt = format_named(weight)
     attention = kind.endswith(("generation", "context")) or "attention" in kind
@@ -166,7 +168,14 @@ def gemm(m: object, n: object, k: object, weight: str = "bf16", on: str = "nvidi
 
 
 def generation(
-    sequences: Any, context: Any, heads: Any, kv_heads: Any, width: Any = 128, queries: Any = 1, kv: str = "bf16", on: str = "nvidia/h100-sxm"
+    sequences: Any,
+    context: Any,
+    heads: Any,
+    kv_heads: Any,
+    width: Any = 128,
+    queries: Any = 1,
+    kv: str = "bf16",
+    on: str = "nvidia/h100-sxm",
 ) -> Kernel:
     """Attention of decoding sequences, each over a cache of `context` tokens."""
     sizes = {"sequences": sequences, "queries": queries, "tokens": np.asarray(sequences) * np.asarray(context)}
@@ -174,7 +183,9 @@ def generation(
     return kernel("generation_attention", kv, on=on, **sizes, **shape)
 
 
-def latent_generation(sequences: Any, context: Any, heads: Any = 128, kv: str = "bf16", on: str = "nvidia/h100-sxm") -> Kernel:
+def latent_generation(
+    sequences: Any, context: Any, heads: Any = 128, kv: str = "bf16", on: str = "nvidia/h100-sxm"
+) -> Kernel:
     sizes = {"sequences": sequences, "queries": 1, "tokens": np.asarray(sequences) * np.asarray(context)}
     return kernel("mla_generation", kv, on=on, **sizes, heads=heads, width=576, value=512)
 
@@ -214,7 +225,7 @@ def routed(
     matrices: Any = 3,
     hottest: Any = 1,
 ) -> Kernel:
-    """The routed experts of a layer, `experts` in all over `ranks`, of which the hottest has `hottest` times the mean."""
+    """The routed experts of a layer, `experts` in all over `ranks`; the hottest has `hottest` times the mean."""
     whole = {"tokens": tokens, "top_k": top_k, "hidden": hidden, "width": width, "matrices": matrices}
     own = {"experts": np.asarray(experts) / np.asarray(ranks), "all_experts": experts, "expert_ranks": ranks}
     return kernel("experts", weight, on=on, **whole, **own, skew=skew, apart=apart, hottest=hottest)

@@ -124,7 +124,9 @@ def test_power_lies_between_idle_and_the_cap_of_the_board(on: str) -> None:
 
 
 def test_every_kernel_of_a_busy_chip_stays_under_the_cap_and_above_idle() -> None:
-    found = archsim.run(scenario(DEEPSEEK, "nvidia/h200-sxm", 16, split={"attention_data": 16, "expert": 16}, batch=4096, context=2000))
+    found = archsim.run(
+        scenario(DEEPSEEK, "nvidia/h200-sxm", 16, split={"attention_data": 16, "expert": 16}, batch=4096, context=2000)
+    )
     for _, kernel, cost, _ in found.answer.decode.kernels():
         assert one(cost.energy) <= one(chip("nvidia/h200-sxm").power.cap * cost.seconds) * (1 + 1e-12), kernel.name
 
@@ -156,4 +158,6 @@ def test_a_more_expensive_chip_costs_more_a_token() -> None:
     priced = archsim.run(s, over={"chip.price.system": [50_000, 100_000]})
     assert priced.cost_per_token[1] > priced.cost_per_token[0]
     dearer = with_value(chip(H100), ("price", "system"), array(100_000.0))
-    assert one(rate(dearer, Terms(by="capital"), array(0.0)).hourly) > one(rate(chip(H100), Terms(by="capital"), array(0.0)).hourly)
+    assert one(rate(dearer, Terms(by="capital"), array(0.0)).hourly) > one(
+        rate(chip(H100), Terms(by="capital"), array(0.0)).hourly
+    )

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from golden_cases import CASES, COMMAND, FILE, answers, differences, flat
+from regenerate_golden import CASES, COMMAND, FILE, answers, differences, flat
 
 
 @pytest.fixture(scope="module")

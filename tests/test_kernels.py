@@ -78,7 +78,12 @@ def random_dims(kind: str, rng: np.random.Generator, size: int) -> dict[str, Arr
         case "experts":
             ranks = 2.0 ** rng.integers(0, 4, size)
             rest = {"hidden": draw(64, 2**14), "width": draw(16, 2**14), "ranks": ranks, "apart": ranks}
-            return {"tokens": draw(0, 2**18), "experts": 16.0 * 2.0 ** rng.integers(0, 6, size), "top_k": draw(1, 8), **rest}
+            return {
+                "tokens": draw(0, 2**18),
+                "experts": 16.0 * 2.0 ** rng.integers(0, 6, size),
+                "top_k": draw(1, 8),
+                **rest,
+            }
         case "elementwise":
             return {"tokens": draw(0, 2**22), "bytes": draw(1, 2**20)}
         case _:
@@ -378,7 +383,9 @@ def one_tile(fmt: str, rows: int, columns: int) -> Gemm:
     st.integers(1, 128),
     st.sampled_from(["bf16", "fp8"]),
 )
-def test_whole_tiles_leave_no_quantization(tile: tuple[int, int], rows: int, columns: int, depth: int, fmt: str) -> None:
+def test_whole_tiles_leave_no_quantization(
+    tile: tuple[int, int], rows: int, columns: int, depth: int, fmt: str
+) -> None:
     of = gemm(tile[0] * rows, tile[1] * columns, 64 * depth, weight=fmt)
     seconds, parts = gemm_time(of, chip(H100), one_tile(fmt, *tile))
     assert one(parts["quantization"]) <= 1e-12 * one(seconds)
@@ -414,7 +421,9 @@ def test_enough_sequences_and_heads_leave_no_occupancy_in_decode_attention(on: s
     for sequences, heads_, kv in [(cores, 8, 1), (cores, 64, 8), (16 * cores, 32, 8)]:
         assert one(priced(generation(sequences, 4096, heads_, kv, on=on), on).parts["occupancy"]) == 0.0
     endless = with_value(chip(on), ("memory", "bandwidth"), array(1e30))
-    assert one(priced(generation(1, 64, 64, 1, on=on), endless).parts["occupancy"]) > 0, "one block leaves the rest idle"
+    assert one(priced(generation(1, 64, 64, 1, on=on), endless).parts["occupancy"]) > 0, (
+        "one block leaves the rest idle"
+    )
 
 
 def test_experts_with_whole_tiles_of_rows_leave_no_quantization(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,7 +461,11 @@ NOTHING: dict[str, list[dict[str, Any]]] = {
     "gemm": [{"m": 0, "n": 4096, "k": 4096}, {"m": 0, "n": 4096, "k": 4096, "batch": 128}],
     "generation_attention": [{"sequences": 0, "context": 8192, "heads": 64, "kv_heads": 8}],
     "mla_generation": [{"sequences": 0, "context": 8192}],
-    "context_attention": [{"requests": 0, "tokens": 100}, {"requests": 1, "tokens": 0}, {"requests": 4, "tokens": 0, "prefix": 900}],
+    "context_attention": [
+        {"requests": 0, "tokens": 100},
+        {"requests": 1, "tokens": 0},
+        {"requests": 4, "tokens": 0, "prefix": 900},
+    ],
     "experts": [{"tokens": 0}, {"tokens": 0, "ranks": 8, "apart": 8}],
     "elementwise": [{"tokens": 0, "bytes": 1000}],
     "all_reduce": [{"size": 0, "ranks": 8}, {"size": 0, "ranks": 64}],
@@ -495,7 +508,9 @@ def test_a_power_cap_is_kept_and_slows_a_kernel_no_more_than_slowing_everything_
     parts = sum(slow.parts.values(), array(0.0))
     assert np.all(np.abs(parts - slow.seconds) <= TIGHT * slow.seconds)
     assert np.all(slow.seconds >= free.seconds)
-    most = one((power.cap - power.active) / (watts - power.active))  # at this share of its speed any kernel keeps the cap
+    most = one(
+        (power.cap - power.active) / (watts - power.active)
+    )  # at this share of its speed any kernel keeps the cap
     worst = float(np.max(slow.seconds[free.seconds > 0] / free.seconds[free.seconds > 0]))
     assert worst <= most * (1 + 1e-12), f"{worst:.1f} times slower where {most:.1f} would do"
 
@@ -657,7 +672,7 @@ def test_a_longer_cache_is_never_faster() -> None:
 def test_a_missing_constant_is_refused_with_what_exists() -> None:
     generation_ = chip(H100).generation
     bare = replace(chip(H100), generation=replace(generation_, kernels={"vllm": {"gemm": {}}}))
-    with pytest.raises(KeyError, match="hopper.*no gemm constants"):
+    with pytest.raises(KeyError, match=r"hopper.*no gemm constants"):
         priced(gemm(1, 64, 64), bare)
     with pytest.raises(KeyError, match="no experts constants of stack 'vllm'"):
         priced(routed(1), bare)

@@ -63,7 +63,9 @@ def play(blocks: Blocks, sequence: Sequence_, host: float, launch: dict[str, flo
                 free[task.lane] = done[-1]
                 busy[task.lane] = busy.get(task.lane, 0.0) + one(task.cost.seconds)
             batches = {task.batch for task in blocks[block]}
-            done_before |= {b: max(end for end, task in zip(done, blocks[block], strict=True) if task.batch == b) for b in batches}
+            done_before |= {
+                b: max(end for end, task in zip(done, blocks[block], strict=True) if task.batch == b) for b in batches
+            }
             ends.append(max(done))
     return Played(max(free.values()), busy, ends)
 
@@ -124,7 +126,9 @@ def test_two_micro_batches_take_as_long_as_playing_them(plan: tuple[Blocks, Sequ
 
 
 @given(plans(), seconds, st.lists(seconds, min_size=3, max_size=3))
-def test_eager_steps_take_as_long_as_playing_them(plan: tuple[Blocks, Sequence_], host: float, times: list[float]) -> None:
+def test_eager_steps_take_as_long_as_playing_them(
+    plan: tuple[Blocks, Sequence_], host: float, times: list[float]
+) -> None:
     """The host launches every kernel, ahead of the device where it can, behind it where it must."""
     blocks, sequence = plan
     launch = dict(zip(("a", "b", "c"), times, strict=True))
@@ -279,7 +283,9 @@ def steps(d: Deployment) -> Iterator[Step]:
 CASES = {
     "dense on one chip": deployment(LLAMA_70B, "nvidia/h200-sxm", split()),
     "dense, tensor parallel": deployment(LLAMA_70B, "nvidia/h100-sxm", split(tensor=8)),
-    "experts over data-parallel attention": deployment(DEEPSEEK, "nvidia/h200-sxm", split(attention_data=16, expert=16)),
+    "experts over data-parallel attention": deployment(
+        DEEPSEEK, "nvidia/h200-sxm", split(attention_data=16, expert=16)
+    ),
     "windows alternate": deployment(GPT_OSS, "nvidia/b200-sxm", split(tensor=2)),
     "no losses": deployment(LLAMA_70B, "nvidia/h100-sxm", split(tensor=8), "ideal"),
 }

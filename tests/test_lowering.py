@@ -26,7 +26,15 @@ lengths = st.integers(min_value=0, max_value=200_000)
 
 def arrays(step: Step) -> dict[str, Array]:
     """Every number of a step by name."""
-    single = ("sequences", "queries", "prefill_requests", "prefill_tokens", "prefill_prefix", "prefill_longest", "sampled")
+    single = (
+        "sequences",
+        "queries",
+        "prefill_requests",
+        "prefill_tokens",
+        "prefill_prefix",
+        "prefill_longest",
+        "sampled",
+    )
     found = {name: getattr(step, name) for name in single}
     for clip in step.context:
         found |= {f"context {clip}": step.context[clip], f"pairs {clip}": step.prefill_pairs[clip]}
@@ -37,7 +45,7 @@ def arrays(step: Step) -> dict[str, Array]:
 
 
 def multiplied(lowered: OpGraph) -> float:
-    """Parameters that one token multiplies with: active ones, less the looked-up embedding and vectors (norms, biases)."""
+    """Parameters that one token multiplies with: active ones, less those of lookups and of vectors (norms, biases)."""
     vectors = sum(
         share * count
         for operator, share in active(lowered)
@@ -121,7 +129,11 @@ def test_drafts_scale_what_depends_on_tokens_and_read_the_cache_once() -> None:
 def test_absorbed_and_expanded_attention_share_one_matrix() -> None:
     """DeepSeek's kv_b is counted once, whichever form a step takes, and in a step with both."""
     of = model(DEEPSEEK)
-    steps = [decode(1, 10, of.clips), prefill(10, clips=of.clips), decode(1, 10, of.clips) + prefill(10, clips=of.clips)]
+    steps = [
+        decode(1, 10, of.clips),
+        prefill(10, clips=of.clips),
+        decode(1, 10, of.clips) + prefill(10, clips=of.clips),
+    ]
     counts = {sum(graph(of, step).parameters().values()) for step in steps}
     assert counts == {671_026_419_200}
 

@@ -39,7 +39,9 @@ degrees = st.sampled_from([1, 2, 4, 8])
 
 
 @given(st.sampled_from(MODELS), degrees, batches, contexts, st.sampled_from(["vllm", "ideal"]))
-def test_parts_of_the_plan_add_up_and_are_never_negative(name: str, tensor: int, batch: int, context: int, under: str) -> None:
+def test_parts_of_the_plan_add_up_and_are_never_negative(
+    name: str, tensor: int, batch: int, context: int, under: str
+) -> None:
     plan = memory_plan(deployment(name, H200, split(tensor=tensor), under), array(batch), array(context))
     assert set(plan.parts) >= {"weights", "kv", "activations", "buffers", "reserve"}
     assert all(np.all(part >= 0) for part in plan.parts.values())
@@ -102,7 +104,11 @@ def test_the_longest_context_that_fits_is_13164_tokens_and_26328_with_an_fp8_cac
     for precision, longest in [({"weights": "fp8"}, 13_164), ({"weights": "fp8", "kv": "fp8"}, 26_328)]:
         _, why = refused(precision=precision)
         assert f"a context of {longest:,} tokens fits at this batch" in why.fixes
-        fits = archsim.run(scenario(LLAMA_70B, H100, 1, precision=precision, split={"tensor": 1}, batch=1, context=[longest, longest + 1]))
+        fits = archsim.run(
+            scenario(
+                LLAMA_70B, H100, 1, precision=precision, split={"tensor": 1}, batch=1, context=[longest, longest + 1]
+            )
+        )
         assert list(fits.feasible) == [True, False]
 
 
@@ -155,7 +161,10 @@ CHANGES: list[tuple[str, Callable[[Scenario, re.Match[str]], Scenario]]] = [
     (r"a context of ([\d,]+) tokens fits at this batch", lambda s, m: with_context(s, number(m[1]))),
     (r"a batch of ([\d,]+) fits at this context", lambda s, m: with_batch(s, number(m[1]))),
     (r"(kv|weights) in fp8 fits", lambda s, m: in_fp8(s, m[1])),
-    (r"(kv|weights) in fp8 holds a context of ([\d,]+) tokens", lambda s, m: with_context(in_fp8(s, m[1]), number(m[2]))),
+    (
+        r"(kv|weights) in fp8 holds a context of ([\d,]+) tokens",
+        lambda s, m: with_context(in_fp8(s, m[1]), number(m[2])),
+    ),
     (
         r"([\d,]+) chips at TP(\d+)(?: with (\d+) replicas)? hold it",
         lambda s, m: on_chips(s, number(m[1]), number(m[2]), number(m[3])),
@@ -193,11 +202,13 @@ REFUSALS: dict[str, dict[str, Any]] = {
     "70b fp8, one chip, many": {"of": LLAMA_70B, "batch": 64, "context": 8192, **FP8_70B},
     "70b bf16, one chip": {"of": LLAMA_70B, "batch": 1, "context": 100, "split": {"tensor": 1}},
     "70b bf16, two chips": {"of": LLAMA_70B, "chips": 2, "batch": 1, "context": 100_000, "split": {"tensor": 2}},
-    "70b bf16, replicas": {"of": LLAMA_70B, "chips": 8, "batch": 500, "context": 20_000, "split": {"tensor": 4, "data": 2}},
+    "70b bf16, replicas": {"of": LLAMA_70B, "chips": 8, "batch": 500, "context": 20_000,
+                           "split": {"tensor": 4, "data": 2}},
     "70b bf16, mapper": {"of": LLAMA_70B, "chips": 4, "batch": 300, "context": 30_000},
     "8b, very many": {"of": LLAMA_8B, "batch": 3000, "context": 5000, "split": {"tensor": 1}},
     "8b, replicas, one sequence": {"of": LLAMA_8B, "chips": 8, "batch": 1, "context": 900_000, "split": {"data": 8}},
-    "deepseek, eight chips": {"of": DEEPSEEK, "chips": 8, "batch": 1, "context": 1000, "split": {"tensor": 8, "expert": 8}},
+    "deepseek, eight chips": {"of": DEEPSEEK, "chips": 8, "batch": 1, "context": 1000,
+                              "split": {"tensor": 8, "expert": 8}},
     "deepseek, spread": {"of": DEEPSEEK, "on": H200, "chips": 16, "batch": 4000, "context": 8000,
                          "split": {"attention_data": 16, "expert": 16}},
     "deepseek, tensor": {"of": DEEPSEEK, "on": H200, "chips": 8, "batch": 64, "context": 100_000,
@@ -271,7 +282,9 @@ def test_the_steady_answer_is_refused_for_memory_too() -> None:
 
 
 def test_a_sweep_is_refused_point_by_point() -> None:
-    result = archsim.run(scenario(LLAMA_70B, H100, 1, **FP8_70B, batch=1, context=1), context=[1000, 13_164, 13_165, 131_072])
+    result = archsim.run(
+        scenario(LLAMA_70B, H100, 1, **FP8_70B, batch=1, context=1), context=[1000, 13_164, 13_165, 131_072]
+    )
     assert list(result.feasible) == [True, True, False, False]
     assert [result.reason_at(index) for index in range(4)] == ["", "", "memory", "memory"]
     assert [diagnose(result, index) is None for index in range(4)] == [True, True, False, False]

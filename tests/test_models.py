@@ -183,9 +183,9 @@ def test_a_full_window_of_gpt_oss_is_4_718_592_bytes_a_sequence() -> None:
 
 
 def test_gpt_oss_20b_needs_6_094_gib_for_32_sequences_of_8192() -> None:
-    layers = ["sliding_attention", "full_attention"] * 12
-    small = made(TINY, num_attention_heads=64, num_key_value_heads=8, head_dim=64, hidden_size=2880, num_hidden_layers=24,
-                 sliding_window=128, layer_types=layers)  # fmt: skip
+    layers = {"num_hidden_layers": 24, "layer_types": ["sliding_attention", "full_attention"] * 12}
+    heads = {"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64}
+    small = made(TINY, **layers, **heads, hidden_size=2880, sliding_window=128)
     assert round(32 * kv_at(small, 8192) / 2**30, 3) == 6.094
 
 
@@ -206,8 +206,15 @@ def test_explicit_head_widths_are_believed() -> None:
 
 
 def test_latent_attention_is_known_by_its_keys_and_not_by_a_name() -> None:
-    config = {**TINY, "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128, "q_lora_rank": 1536,
-              "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}  # fmt: skip
+    heads = {"num_attention_heads": 128, "num_key_value_heads": 128, "num_hidden_layers": 61}
+    latent = {
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+    }
+    config = {**TINY, **heads, **latent}
     for name in ("deepseek_v3", "llama", "something_new"):
         assert kv_at(made(config, model_type=name), 1) == 70_272
 

@@ -106,7 +106,10 @@ def test_attention_dp_of_one_is_no_attention_dp() -> None:
     step = decode(np.array([1.0, 9, 64]), 500)
     for name in (DEEPSEEK, GPT_OSS):
         shape = decode(np.array([1.0, 9, 64]), 500, model(name).clips)
-        plain, explicit = (run(deployment(name, H200, by), shape) for by in (split(tensor=8), split(tensor=8, attention_data=1, expert=1)))
+        plain, explicit = (
+            run(deployment(name, H200, by), shape)
+            for by in (split(tensor=8), split(tensor=8, attention_data=1, expert=1))
+        )
         assert same_bits(plain.span, explicit.span)
     assert same_bits(
         run(deployment(LLAMA_70B, by=split(tensor=8)), step).span,
@@ -131,7 +134,9 @@ def test_tensor_ranks_of_a_dense_model_share_its_flops_without_loss(tensor: int)
     assert total * tensor == pytest.approx(one(graph(LLAMA_70B, step).flops()), rel=1e-12)
 
 
-@pytest.mark.parametrize("by", [split(tensor=8, expert=8), split(tensor=8, expert=2), split(attention_data=8, expert=8)])
+@pytest.mark.parametrize(
+    "by", [split(tensor=8, expert=8), split(tensor=8, expert=2), split(attention_data=8, expert=8)]
+)
 def test_expert_ranks_share_the_routed_flops_without_loss(by: Split) -> None:
     step = decode(64, 1000)
     parts = run(deployment(DEEPSEEK, H200, by), step)
@@ -253,7 +258,7 @@ def test_attention_follows_the_format_of_the_cache_and_routers_stay_wide() -> No
 
 def test_a_chip_without_a_wide_enough_format_is_refused_by_name() -> None:
     narrow: Chip = with_value(chip(H100), ("matrix",), {"fp8": chip(H100).matrix["fp8"]})
-    with pytest.raises(ValueError, match="H100.*no matrix format for .*bf16"):
+    with pytest.raises(ValueError, match=r"H100.*no matrix format for .*bf16"):
         place(deployment(LLAMA_8B, narrow), decode(1, 1))
 
 
@@ -268,7 +273,9 @@ def test_tasks_wait_only_for_earlier_ones_and_stand_in_the_order_of_the_graph(na
     for block, tasks in plan.blocks.items():
         assert all(0 <= index < at for at, task in enumerate(tasks) for index in task.after)
         at = {task.kernel.name: index for index, task in enumerate(tasks)}
-        assert all(at[before] < at[after] for before, after in lowered.blocks[block].edges if before in at and after in at)
+        assert all(
+            at[before] < at[after] for before, after in lowered.blocks[block].edges if before in at and after in at
+        )
         assert {task.lane for task in tasks} <= {"compute", "link"}
         assert all((task.lane == "link") == (task.kernel.kind in COLLECTIVES) for task in tasks)
 
@@ -276,7 +283,9 @@ def test_tasks_wait_only_for_earlier_ones_and_stand_in_the_order_of_the_graph(na
 def test_kernels_that_blocks_share_are_priced_once() -> None:
     d = deployment(GPT_OSS, H200)
     costs = run(d, decode(1, 100, d.model.clips)).costs
-    experts = {id(cost) for block in ("moe", "windowed_moe") for kernel, cost in costs[block] if kernel.kind == "experts"}
+    experts = {
+        id(cost) for block in ("moe", "windowed_moe") for kernel, cost in costs[block] if kernel.kind == "experts"
+    }
     assert len(experts) == 1
 
 
@@ -299,7 +308,9 @@ def test_stages_hold_every_layer_once_in_order_with_the_ends_outside(count: int)
 
 
 def test_a_token_passes_all_stages_and_comes_round_with_the_slowest() -> None:
-    by = {count: run(deployment(LLAMA_70B, by=split(tensor=4, pipeline=count)), decode(64, 1000)) for count in (1, 2, 4)}
+    by = {
+        count: run(deployment(LLAMA_70B, by=split(tensor=4, pipeline=count)), decode(64, 1000)) for count in (1, 2, 4)
+    }
     alone = by[1]
     assert one(alone.turnaround) == one(alone.latency) == one(alone.span)
     for count in (2, 4):
@@ -322,7 +333,9 @@ def test_proposals_are_legal_and_use_every_chip(mapper: str, name: str, count: i
     proposed = load_mapper(mapper).propose(model(name), pool(H200, count))
     assert np.all(legality(model(name), proposed, array(count)) == 0)
     assert np.all(proposed.chips == count)
-    rows = {tuple(row) for row in np.stack([proposed.tensor, proposed.attention_data, proposed.expert, proposed.data], -1)}
+    rows = {
+        tuple(row) for row in np.stack([proposed.tensor, proposed.attention_data, proposed.expert, proposed.data], -1)
+    }
     assert len(rows) == proposed.chips.size, "a proposal comes twice"
 
 
@@ -336,7 +349,9 @@ def test_auto_proposes_what_the_others_do_and_more() -> None:
 
 def user_mapper(folder: Path, code: str, **keys: Any) -> str:
     (folder / "mine.py").write_text(code, encoding="utf-8")
-    text = "\n".join(f"{name}: {value}" for name, value in {"name": "mine", "describe": "mine", "strategy": "mine", **keys}.items())
+    text = "\n".join(
+        f"{name}: {value}" for name, value in {"name": "mine", "describe": "mine", "strategy": "mine", **keys}.items()
+    )
     (folder / "mine.yaml").write_text(text, encoding="utf-8")
     return str(folder / "mine.yaml")
 

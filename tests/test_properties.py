@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -105,11 +105,13 @@ def test_zipped_points_with_every_field_their_own_are_the_points_one_by_one(of: 
     values = everything_varies(of, 40)
     run = archsim.run(s, zipped=True, over=values)
     assert run.shape == (40,) and list(run.axes) == ["point"]
-    assert_points(run, lambda index: archsim.run(s, over={name: value[index] for name, value in values.items()}), range(0, 40, 3))
+    assert_points(
+        run, lambda index: archsim.run(s, over={name: value[index] for name, value in values.items()}), range(0, 40, 3)
+    )
 
 
 def test_a_sweep_in_which_another_format_becomes_the_fastest_is_its_points() -> None:
-    """fp8 at half of bf16, at the same rate, and at twice it: what computes is decided point by point, or for all alike."""
+    """fp8 at half the rate of bf16, at the same, and at twice it."""
     s = asked(LLAMA_70B, precision={"weights": "fp8"}, batch=512, context=1000)
     rates = np.array([0.5, 1.0, 2.0]) * 989e12
     swept = archsim.run(s, over={"chip.matrix.fp8": rates})
@@ -139,7 +141,9 @@ def test_zipped_points_of_many_blocks_are_their_points(of: str) -> None:
     run = archsim.run(s, zipped=True, over=values)
     edges = [0, arrays.BLOCK - 1, arrays.BLOCK, 2 * arrays.BLOCK - 1, 2 * arrays.BLOCK, size - 2, size - 1]
     chosen = edges + np.random.default_rng(5).choice(size, 6, replace=False).tolist()
-    assert_points(run, lambda index: archsim.run(s, over={name: value[index] for name, value in values.items()}), chosen)
+    assert_points(
+        run, lambda index: archsim.run(s, over={name: value[index] for name, value in values.items()}), chosen
+    )
 
 
 @pytest.mark.parametrize("of", MODELS)
@@ -189,7 +193,9 @@ def test_many_fields_of_two_values_each_are_evaluated_too() -> None:
 def test_swept_fields_get_axes_of_their_own_in_order(lengths: list[int]) -> None:
     fields = {f"field {index}": np.arange(float(length)) for index, length in enumerate(lengths)}
     found = axes(fields)
-    assert np.broadcast_shapes(*(value.shape for value in found.values())) == (tuple(n for n in lengths if n > 1) or (1,))
+    assert np.broadcast_shapes(*(value.shape for value in found.values())) == (
+        tuple(n for n in lengths if n > 1) or (1,)
+    )
     assert all(np.array_equal(found[name].ravel(), fields[name]) for name in fields)
 
 
@@ -242,7 +248,9 @@ def test_more_of_a_resource_never_slows_the_best_plan(stack: str, field: str) ->
 @pytest.mark.parametrize("field", GROWN)
 def test_more_of_a_resource_never_makes_the_cheapest_service_dearer(field: str, of: str) -> None:
     s = scenario(of, H100, 8, traffic={"input": 1155, "output": 211})
-    found = archsim.run(s, mode="steady", batch=[1, 4, 16, 64, 256, 1024], over={field: one(GROWN[field](s.chip)) * FACTORS[:5]})
+    found = archsim.run(
+        s, mode="steady", batch=[1, 4, 16, 64, 256, 1024], over={field: one(GROWN[field](s.chip)) * FACTORS[:5]}
+    )
     cheapest = np.nanmin(found.cost_per_token, axis=0)
     assert np.all(np.diff(cheapest) <= 1e-9 * cheapest[:-1]), cheapest
 
@@ -252,7 +260,8 @@ def test_more_of_a_resource_never_makes_the_cheapest_service_dearer(field: str, 
 def test_no_stack_beats_the_perfect_one(system: tuple[str, str, int], batch: int, context: int) -> None:
     by = {"tensor": min(system[2], 8), "data": -(-system[2] // 8)}
     real, ideal = (
-        archsim.run(scenario(*system, runtime=stack, split=by, batch=1, context=1), batch=batch, context=context) for stack in STACKS
+        archsim.run(scenario(*system, runtime=stack, split=by, batch=1, context=1), batch=batch, context=context)
+        for stack in STACKS
     )
     for name in ("tpot", "ttft"):
         slow, fast = (found.pick(METRICS[name][2](found.answer)) for found in (real, ideal))
@@ -277,7 +286,7 @@ def all_reduce(size: float, ranks: int) -> float:
 
 
 def llama_70b_by_hand(batch: int, context: int, ranks: int) -> float:
-    """One decode step of Llama-3.1-70B in bf16, operator by operator, every small kernel on the back of its neighbour."""
+    """One decode step of Llama-3.1-70B in bf16, operator by operator; small kernels ride on their neighbours."""
     heads, kv = 64 / ranks, 8 / ranks
     cache = batch * context
     attention = roofline(2 * cache * heads * 256, 2 * (cache * kv * 256 + batch * heads * 256))
@@ -289,7 +298,9 @@ def llama_70b_by_hand(batch: int, context: int, ranks: int) -> float:
         + product(batch, 8192, 28_672 / ranks)
         + 2 * all_reduce(2 * batch * 8192, ranks)
     )
-    ends = product(batch, 128_256 / ranks, 8192) + all_reduce(2 * batch * 8192, ranks) + all_reduce(batch * 128_256, ranks)
+    ends = (
+        product(batch, 128_256 / ranks, 8192) + all_reduce(2 * batch * 8192, ranks) + all_reduce(batch * 128_256, ranks)
+    )
     return 80 * layer + ends
 
 

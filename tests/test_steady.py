@@ -51,7 +51,9 @@ def settled(result: Result) -> Steady:
 
 
 def flat(values: Array) -> Array:
-    return np.broadcast_to(np.asarray(values).ravel(), (len(CLIENTS),)) if values.size == 1 else np.asarray(values).ravel()
+    return (
+        np.broadcast_to(np.asarray(values).ravel(), (len(CLIENTS),)) if values.size == 1 else np.asarray(values).ravel()
+    )
 
 
 # Conservation
@@ -77,7 +79,7 @@ def test_no_second_is_spent_twice(system: str, traffic: str) -> None:
 
 
 def spent(found: Steady, output: int, prompt: int) -> Array:
-    """Share of time in which a rank prefills or decodes, at the least: decode steps are never fuller than all running."""
+    """Share of time in which a rank prefills or decodes, at the least: a step decodes all running at the most."""
     chunks = np.ceil(prompt / 8192)
     each = np.maximum(found.mixed_seconds - found.decode.turnaround, 0) * chunks / found.joined
     return found.requests_per_second * (each + output / found.running * found.decode.turnaround)
@@ -177,7 +179,10 @@ def test_every_number_of_clients_up_to_the_memory_limit_is_priced_and_fits(syste
 def test_more_memory_runs_more_clients_and_never_serves_fewer_tokens(system: str) -> None:
     capacity = one(asked(system, "chat").chip.memory.capacity)
     found = archsim.run(
-        asked(system, "chat"), mode="steady", batch=20_000, over={"chip.memory.capacity": capacity * np.array([1.0, 1.3, 1.8, 2.5])}
+        asked(system, "chat"),
+        mode="steady",
+        batch=20_000,
+        over={"chip.memory.capacity": capacity * np.array([1.0, 1.3, 1.8, 2.5])},
     )
     inner = settled(found)
     assert np.all(np.diff(inner.running.ravel()) >= 0) and inner.running.ravel()[-1] > inner.running.ravel()[0]

@@ -14,6 +14,7 @@ from archsim.mapping.memory import memory_plan
 from archsim.mapping.place import Deployment, place
 from archsim.mapping.plan import MemoryPlan
 from archsim.mapping.split import legality
+from archsim.serving.speculation import expected_tokens
 from archsim.serving.steady import Steady, expert_layers, steady
 from archsim.workload.step import decode, prefill
 
@@ -72,8 +73,14 @@ class StepAnswer:
 
     @property
     def tpot(self) -> Array:
-        """Seconds between tokens."""
-        return self.decode.turnaround
+        """Mean seconds between tokens; a step with drafts gives several."""
+        return self.decode.turnaround / self.tokens_per_step
+
+    @cached_property
+    def tokens_per_step(self) -> Array:
+        """Tokens that a sequence gets from one step: 1 without drafts."""
+        speculation = self.scenario.speculation
+        return expected_tokens(speculation.acceptance, speculation.drafts)
 
     @cached_property
     def ttft(self) -> Array:
@@ -202,7 +209,7 @@ def evaluate_step(scenario: Scenario) -> StepAnswer:
     batch, context = scenario.batch, scenario.context
     if batch is None or context is None:
         raise ValueError("the step answer needs `batch` and `context`")
-    plan = place(d, decode(batch, context, d.model.clips))
+    plan = place(d, decode(batch, context, d.model.clips, 1 + scenario.speculation.drafts))
     memory = memory_plan(d, batch, context)
     return StepAnswer(scenario, d, batch, context, memory, run_step(plan, d.chip, d.runtime.stack))
 

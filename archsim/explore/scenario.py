@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from archsim.arrays import Array, array
 from archsim.catalog import CatalogError, Document, Fault, Mark, StrictModel, fetch, validate
 from archsim.chip.model import Chip, with_value
 from archsim.chip.schema import load_chip
 from archsim.economics.terms import Terms
-from archsim.fields import Count, FormatName, Natural, NonNegative, Seconds, TokensPerSecond, Watts
+from archsim.fields import Count, FaultAt, FormatName, Fraction, Natural, NonNegative, Seconds, TokensPerSecond, Watts
 from archsim.mapping.mapper import Mapper, load_mapper
 from archsim.mapping.options import Options
 from archsim.mapping.runtime import Runtime, load_runtime
@@ -65,6 +65,21 @@ class SplitFile(StrictModel):
     context: Count = Field(1, description="ranks of a tensor group that share the tokens of a KV cache")
 
 
+class SpeculationFile(StrictModel):
+    """Drafts verified by each decode step of the step answer, at no cost of their own (n-grams)."""
+
+    drafts: Natural = Field(0, description="draft tokens of a sequence that a step verifies")
+    acceptance: Fraction | tuple[Fraction, ...] = Field(
+        0.8, description="probability that a draft is accepted once all before it were, or a profile by position"
+    )
+
+    @model_validator(mode="after")
+    def _long_enough(self) -> "SpeculationFile":
+        if isinstance(self.acceptance, tuple) and len(self.acceptance) < self.drafts:
+            raise FaultAt(f"a profile of {len(self.acceptance)} positions is too short for {self.drafts} drafts", "acceptance")
+        return self
+
+
 class RoutingFile(StrictModel):
     """How unevenly tokens choose experts."""
 
@@ -99,6 +114,7 @@ class ScenarioFile(StrictModel):
     slo: SloFile = SloFile()
     objective: ObjectiveFile = ObjectiveFile()
     routing: RoutingFile = RoutingFile()
+    speculation: SpeculationFile = SpeculationFile()
     economics: Terms = Terms()
 
 
@@ -123,6 +139,7 @@ class Scenario:
     objective: ObjectiveFile
     skew: Array
     options: Options
+    speculation: SpeculationFile
     terms: Terms
 
     @property
@@ -187,6 +204,7 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         objective=file.objective,
         skew=array(file.routing.skew),
         options=file.placement,
+        speculation=file.speculation,
         terms=file.economics,
     )
 
