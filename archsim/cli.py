@@ -1,7 +1,5 @@
 """The `archsim` command: thin, and lazy, so that `--help` loads typer only."""
 
-import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -148,15 +146,19 @@ def run(
 ) -> None:
     """Answer a scenario: how fast, at what cost, and why. Exit code 1: nothing fits."""
     with _refusals():
+        from archsim.report import output
+
         for target in (html, trace, None if json in (None, "-") else Path(json)):
-            _check_place(target)
+            output.check_place(target)
         results = _results(scenario, mode, _numbers(batch), _numbers(context))
         if html is not None:
-            _write_html(results, html, _command(scenario, batch, context, mode, html))
+            given = {"--batch": batch, "--context": context, "--mode": None if mode is None else mode.value}
+            options = {**given, "--html": html.name}
+            output.write_html(results, html, output.command_line("run", [scenario], options))
         if trace is not None:
-            _write_trace(results, trace)
+            output.write_trace(results, trace)
         if json is not None:
-            _write_json(results, json)
+            output.write_json(results, json)
         if json != "-":
             _print(results)
             for name, written in (("Report", html), ("Trace", trace), ("JSON", json)):
@@ -203,51 +205,6 @@ def _print(results: "list[Result]") -> None:
         print_answer(out, result)
 
 
-def _check_place(target: Path | None) -> None:
-    """Refuses a file that cannot be written before anything is computed for it."""
-    if target is not None and not target.parent.is_dir():
-        raise ValueError(f"{target}: there is no folder {str(target.parent)!r}")
-    if target is not None and target.is_dir():
-        raise ValueError(f"{target} is a folder; give the name of a file")
-
-
-def _write_json(results: "list[Result]", target: str) -> None:
-    from archsim.report.document import to_json
-
-    text = to_json(*results)
-    if target == "-":
-        sys.stdout.write(text)
-    else:
-        Path(target).write_text(text, encoding="utf-8")
-
-
-def _write_trace(results: "list[Result]", target: Path) -> None:
-    from archsim.report.point import main_point
-    from archsim.report.steps import traced
-    from archsim.report.trace import write_trace
-
-    points = [point for point in map(main_point, results) if point.feasible]
-    write_trace(target, {name: step for point in points for name, step in traced(point).items()})
-
-
-def _command(scenario: str, batch: str | None, context: str | None, mode: Mode | None, html: Path) -> str:
-    """The command that makes a report again."""
-    given = {
-        "--batch": batch,
-        "--context": context,
-        "--mode": None if mode is None else mode.value,
-        "--html": html.name,
-    }
-    options = [part for name, value in given.items() if value is not None for part in (name, value)]
-    return shlex.join(["archsim", "run", scenario, *options])
-
-
-def _write_html(results: "list[Result]", target: Path, command: str) -> None:
-    from archsim.report.html import to_html
-
-    target.write_text(to_html(*results, command=command), encoding="utf-8")
-
-
 @app.command()
 def explain(
     scenario: Name,
@@ -277,6 +234,69 @@ def explain(
                 typer.echo(as_text(point, explain_all(point) if kernel is None else explain_one(point, kernel)))
         if not feasible:
             raise typer.Exit(INFEASIBLE)
+
+
+@app.command()
+def compare(
+    scenarios: Annotated[list[str], typer.Argument(metavar="SCENARIO SCENARIO...", help="Files or shipped examples.")],
+    html: Annotated[Path | None, typer.Option(metavar="OUT", help="Write one self-contained HTML file.")] = None,
+    json: Annotated[str | None, typer.Option(metavar="OUT|-", help="Write JSON to a file, or to the output.")] = None,
+    mode: ModeOption = None,
+) -> None:
+    """Scenarios side by side, and why each differs from the first, part by part of its time and of its cost."""
+    with _refusals():
+        from archsim.report import output
+        from archsim.report.compare import compared, print_comparison, to_html, to_json
+
+        if len(scenarios) < 2:
+            raise ValueError("give two scenarios or more to compare")
+        for target in (html, None if json in (None, "-") else Path(json)):
+            output.check_place(target)
+        found = compared([_results(name, mode, None, None)[0] for name in scenarios], scenarios)
+        if html is not None:
+            options = {"--mode": None if mode is None else mode.value, "--html": html.name}
+            output.write_text(to_html(found, output.command_line("compare", scenarios, options)), str(html))
+        if json is not None:
+            output.write_text(to_json(found), json)
+        if json != "-":
+            print_comparison(found)
+        if not all(item.feasible for item in found):
+            raise typer.Exit(INFEASIBLE)
+
+
+@app.command("import")
+def import_config(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The config.json of a Hugging Face repository.")],
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it there, not to the output.")] = None,
+    text_only: Annotated[
+        bool, typer.Option("--text-only", help="The language part of one that sees.")
+    ] = False,
+) -> None:
+    """A workload file from a Hugging Face config.json; a key that is not understood is refused by its name."""
+    with _refusals():
+        from archsim.report import output
+        from archsim.workload.importer import import_config
+
+        output.check_place(out)
+        found = import_config(config, name, text_only)
+        for warning in found.warnings:
+            typer.echo(f"{config}: {warning}", err=True)
+        output.write_text(found.text, "-" if out is None else str(out))
+
+
+@app.command()
+def schema(
+    kind: Annotated[
+        str | None, typer.Argument(metavar="[KIND]", help="scenario, chip, ...; default: all.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a file for each kind there.")] = None,
+) -> None:
+    """JSON Schemas of the files, with which editors complete and check them."""
+    with _refusals():
+        from archsim.report.schemas import print_schemas
+
+        print_schemas(kind, out)
 
 
 # The catalogue

@@ -1,12 +1,8 @@
 """One self-contained HTML file: the answer, why, and what it rests on. Works offline and prints."""
 
-import json
-import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from archsim import __version__
@@ -14,8 +10,8 @@ from archsim.explore.result import METRICS, Result
 from archsim.explore.scenario import Scenario
 from archsim.report import figures as draw
 from archsim.report import tradeoff
-from archsim.report.document import clean
 from archsim.report.explain import memory_section
+from archsim.report.page import Figures, environment
 from archsim.report.point import Point, main_point, single
 from archsim.report.rests import assumptions, calibration
 from archsim.report.roofline import roofline
@@ -31,12 +27,15 @@ from archsim.report.tables import (
 )
 from archsim.report.terminal import notes, refusal
 from archsim.report.words import (
+    abbreviations,
     percent,
     place,
     question_label,
     sentence,
     shown,
+    slo_label,
     slo_sentence,
+    split_label,
     system_label,
     targets,
     why,
@@ -47,42 +46,14 @@ EVERY_KERNEL = 200
 MOST_TEXT = 20_000  # characters of a scenario file that are shown
 
 
-@dataclass(eq=False)
-class _Figures:
-    """Figures by the id of their place on the page."""
-
-    by_id: dict[str, draw.Figure] = field(default_factory=dict)
-
-    def add(self, figure: draw.Figure) -> dict[str, object]:
-        """Keeps a figure; what the template needs to place it."""
-        name = f"figure-{len(self.by_id) + 1}"
-        self.by_id[name] = figure
-        return {"id": name, "height": figure["layout"]["height"]}
-
-    def as_json(self) -> Markup:
-        """All figures as JSON that is safe inside a script element."""
-        text = json.dumps(clean(self.by_id), sort_keys=True, allow_nan=False)
-        for character in "<>&'":
-            text = text.replace(character, f"\\u{ord(character):04x}")
-        return Markup(text)
-
-
 def to_html(*results: Result, command: str = "") -> str:
     """Results of one scenario as one HTML page. `command` is how to make it again."""
     from plotly.offline import get_plotlyjs
 
-    figures = _Figures()
+    figures = Figures()
     chapters = [_chapter(main_point(result), figures) for result in results]
     scenario = results[0].scenario
-    environment = Environment(
-        loader=PackageLoader("archsim.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["together"] = _together
-    page = environment.get_template("report.html")
+    page = environment().get_template("report.html")
     return page.render(
         scenario=scenario,
         system=system_label(scenario),
@@ -99,11 +70,6 @@ def to_html(*results: Result, command: str = "") -> str:
     )
 
 
-def _together(text: str) -> str:
-    """Text whose numbers stay on the line of their units."""
-    return re.sub(r"(?<=\d) (?=[A-Za-z%])", "\u00a0", text)
-
-
 def _text(scenario: Scenario) -> str:
     """The scenario's file as it stands; empty where it cannot be read any more."""
     try:
@@ -112,7 +78,7 @@ def _text(scenario: Scenario) -> str:
         return ""
 
 
-def _chapter(point: Point, figures: _Figures) -> dict[str, Any]:
+def _chapter(point: Point, figures: Figures) -> dict[str, Any]:
     """One answer: what the template needs of it."""
     steady = point.mode == "steady"
     base = {
@@ -122,6 +88,7 @@ def _chapter(point: Point, figures: _Figures) -> dict[str, Any]:
         "anchor": point.mode,
         "question": question_label(point),
         "plan": proposal_table(point),
+        "abbreviations": abbreviations(split_label(proposal.degrees) for proposal in point.proposals),
         "memory": figures.add(draw.memory(point)),
         "memory_table": memory_table(point),
         "memory_lines": memory_section(point).lines,
@@ -130,7 +97,7 @@ def _chapter(point: Point, figures: _Figures) -> dict[str, Any]:
     return base | (_answered(point, figures) if point.feasible else {"refusal": refusal(point)})
 
 
-def _answered(point: Point, figures: _Figures) -> dict[str, Any]:
+def _answered(point: Point, figures: Figures) -> dict[str, Any]:
     steps = steps_of(point)
     curve = tradeoff.curve(point)
     metric = point.metric
@@ -142,6 +109,7 @@ def _answered(point: Point, figures: _Figures) -> dict[str, Any]:
         "tiles": _tiles(point),
         "throughput": None if curve is None else figures.add(tradeoff.throughput(curve, point)),
         "cost": None if curve is None else figures.add(tradeoff.cost(curve, point)),
+        "promised": bool(slo_label(point.result.scenario.slo)),
         "along": "What more clients buy" if point.mode == "steady" else "What a larger batch buys",
         "numbers": "clients" if point.mode == "steady" else "batch sizes",
         "steps": [_step(step, figures) for step in steps],
@@ -152,7 +120,7 @@ def _answered(point: Point, figures: _Figures) -> dict[str, Any]:
     }
 
 
-def _step(step: StepTime, figures: _Figures) -> dict[str, Any]:
+def _step(step: StepTime, figures: Figures) -> dict[str, Any]:
     shares = [("compute", step.compute_share), ("memory", step.memory_share), ("links", step.link_share)]
     meanings = {
         "compute": "FLOPs over what the matrix units could do at the peak of each format (MFU)",

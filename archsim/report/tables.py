@@ -15,7 +15,7 @@ from archsim.report.formulas import quantity
 from archsim.report.memory import MEANINGS, NAMES
 from archsim.report.point import Point, columns, degrees_at, single
 from archsim.report.steps import KernelTime, StepTime
-from archsim.report.words import dollars, number, percent, place, shown, split_label, targets, token_rate
+from archsim.report.words import counted, dollars, number, percent, place, shown, split_label, targets, token_rate
 from archsim.sources import Source
 from archsim.units import show
 
@@ -118,7 +118,8 @@ def proposal_table(point: Point, most: int = 12) -> Table:
         missed = [target.name for target in found if not target.kept]
         note = note or (f"misses {', '.join(missed)}" if missed else "")
         if proposal.chosen:
-            note = f"nearest, {note}" if proposal.reason else "chosen" + (f", {note}" if note else "")
+            word = "given" if point.result.scenario.mapper is None else "nearest" if proposal.reason else "chosen"
+            note = f"{word}, {note}" if note else word
         metrics = [
             "n/a" if proposal.reason else shown(name, values[name])
             for name in ("tpot", "ttft", "throughput_per_chip", cost)
@@ -126,7 +127,7 @@ def proposal_table(point: Point, most: int = 12) -> Table:
         metrics.append(shown("memory_utilization", values["memory_utilization"]))
         rows.append((split_label(proposal.degrees), *metrics, note))
     left = len(point.proposals) - len(rows)
-    caption = f"{left} more proposals are worse." if left > 0 else ""
+    caption = f"{counted(left, 'more proposal')} of the mapper rank lower." if left > 0 else ""
     heads = ("plan", "TPOT", "TTFT", "output a chip", "$/Mtok out" if point.mode == "step" else "$/Mtok", "memory", "")
     return Table("The plan and its alternatives", heads, tuple(rows), caption, 1, frozenset({0}), frozenset({6}))
 

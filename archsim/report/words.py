@@ -1,7 +1,8 @@
 """Words for people: values with units, names of plans and precisions, and the answer in a sentence."""
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +83,22 @@ KINDS = {
     "context": "CP{:.0f}",
     "data": "{:.0f} replicas",
 }
+
+
+ABBREVIATIONS = {
+    "TP": "tensor parallelism: ranks share heads and widths",
+    "attention DP": "groups of ranks that hold different sequences and share the experts",
+    "EP": "expert parallelism: ranks hold different experts",
+    "PP": "pipeline stages: groups of ranks hold different layers",
+    "CP": "ranks that share the tokens of a KV cache",
+    "replicas": "whole copies that share nothing",
+}
+
+
+def abbreviations(labels: Iterable[str]) -> str:
+    """What the words of some split labels mean, as a caption."""
+    words = {part for label in labels for part in re.findall(r"attention DP|[A-Z]P|replicas", label)}
+    return " ".join(f"{word}: {meaning}." for word, meaning in ABBREVIATIONS.items() if word in words)
 
 
 def split_label(degrees: Mapping[str, float]) -> str:
