@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 ENVIRONMENT = "ARCHSIM_CATALOG"
+ENTRY_POINTS = "archsim.catalog"  # the group in which a distribution offers a folder
 # folders that hold another kind than the one above them
 RESERVED = frozenset({"generations", "runtimes", "traffic"})
 MAX_EXTENDS = 10
@@ -98,16 +101,39 @@ def _folder(path: Path | str, message: str) -> Path:
 def roots(kind: str) -> list[Path]:
     """The folders that hold files of a kind ("chips", "chips/generations", ...), in order of search.
 
-    Those of `add_catalog`, those of the environment variable ARCHSIM_CATALOG, the built-in one: beside the
-    package in a checkout (known by pyproject.toml), inside it when installed. Raises CatalogError where the
-    variable names a folder that does not exist, because a skipped folder would show as a wrong answer.
+    Those of `add_catalog`, those of the environment variable ARCHSIM_CATALOG, those of installed distributions
+    (entry points of the group archsim.catalog), the built-in one: beside the package in a checkout (known by
+    pyproject.toml), inside it when installed. Raises CatalogError where the variable or an entry point names a
+    folder that does not exist, because a skipped folder would show as a wrong answer.
     """
     listed = [part for part in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if part]
     named = [_folder(part, f"no such folder, named by {ENVIRONMENT}") for part in listed]
     beside = _PACKAGE.parent
     builtin = beside if (beside / "pyproject.toml").is_file() else _PACKAGE
-    found = [base / kind for base in (*_added, *named, builtin)]
+    found = [base / kind for base in (*_added, *named, *_offered(), builtin)]
     return [folder for folder in dict.fromkeys(found) if folder.is_dir()]
+
+
+@cache
+def _offered() -> tuple[Path, ...]:
+    """The folders that installed distributions offer, by the names of their entry points."""
+    return tuple(_folder_of(point) for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name))
+
+
+def _folder_of(point: EntryPoint) -> Path:
+    """The folder of an entry point: of text, of a path, or of a function that returns one."""
+    where = f"entry point {point.name!r} of {ENTRY_POINTS}"
+    try:
+        found = point.load()
+        found = found() if callable(found) else found
+    except Exception as error:  # another distribution's code may fail in any way
+        raise CatalogError([Fault(where, 0, 0, f"{point.value}: {type(error).__name__}: {error}")]) from error
+    if not isinstance(found, str | os.PathLike):
+        raise CatalogError([Fault(where, 0, 0, f"{point.value}: expected the path of a folder, got {described(found)}")])
+    folder = Path(found)
+    if not folder.is_dir():
+        raise CatalogError([Fault(where, 0, 0, f"{point.value}: no such folder {described(str(found))}")])
+    return folder.resolve()
 
 
 def names(kind: str) -> list[str]:

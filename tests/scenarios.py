@@ -22,6 +22,7 @@ from archsim.mapping.plan import Kernel
 from archsim.mapping.runtime import Runtime, load_runtime
 from archsim.mapping.split import Split, split
 from archsim.units import format_named
+from archsim.workload.architecture import Architecture
 from archsim.workload.huggingface import model_of
 from archsim.workload.lowering import lower
 from archsim.workload.model import WEIGHT_ONLY, Model, precision_of
@@ -109,7 +110,7 @@ def runtime(name: str) -> Runtime:
 
 def made(config: Mapping[str, Any], **changes: Any) -> Model:
     """The model of a config.json with some keys changed."""
-    return model_of("made", {**config, **changes}, {}, {})
+    return model_of("made", Architecture.model_validate_json(json.dumps({**config, **changes})), {}, {})
 
 
 def deployment(

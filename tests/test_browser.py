@@ -20,22 +20,35 @@ from archsim.cli import app
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome is installed")
 
-FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
---disable-component-update --disable-sync --disable-dev-shm-usage --enable-logging=stderr --v=0
---virtual-time-budget=10000 --dump-dom""".split()
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--enable-logging=stderr",
+    "--v=0",
+    "--virtual-time-budget=10000",
+    "--dump-dom",
+]
 # A browser without a network says little about what it would load: it is given names that resolve to nothing
 NOWHERE = "--host-resolver-rules=MAP * ~NOTFOUND"
 # What the browser itself asks for, whatever page is open
-ITS_OWN = re.compile(r"https?://(clients2\.google\.com|update\.googleapis\.com|accounts\.google\.com|[^/]*\.gvt1\.com)/")
-VOID = frozenset("area base br col embed hr img input link meta source track wbr".split())
+ITS_OWN = re.compile(
+    r"https?://(clients2\.google\.com|update\.googleapis\.com|accounts\.google\.com|[^/]*\.gvt1\.com)/"
+)
+VOID = frozenset(["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"])
 
+SECONDS = 300  # for a page of five megabytes on a machine with other work; five to ten on a quiet one
 EVIL = '<script>alert("one")</script><img src=x onerror=alert(2)>&amp;'
 SCENARIOS = {
-    "evil": f"name: '{EVIL}'\nmodel: meta/llama-3.1-8b\npools: {{gpu: {{chip: nvidia/h100-sxm, count: 2}}}}\n"
-    "batch: [1, 16]\ncontext: 2000\ntraffic: {input: 500, output: 100}\n",
     "infeasible": "model: meta/llama-3.1-70b\npools: {gpu: {chip: nvidia/h100-sxm, count: 1}}\n"
     "precision: {weights: fp8}\nbatch: 1\ncontext: 131072\n",
-    "experts": "model: deepseek/deepseek-v3\npools: {gpu: {chip: nvidia/h200-sxm, count: 64}}\n"
+    "experts": f"name: '{EVIL}'\nmodel: deepseek/deepseek-v3\npools: {{gpu: {{chip: nvidia/h200-sxm, count: 64}}}}\n"
     "mapper: expert-parallel\nbatch: 512\ncontext: 4096\ntraffic: {input: 4096, output: 512}\n",
 }
 
@@ -93,7 +106,7 @@ def opened(page: Path, profile: Path) -> Seen:
     log = profile / "net.json"
     profile.mkdir(parents=True)
     argv = [str(BROWSER), *FLAGS, NOWHERE, f"--user-data-dir={profile}", f"--log-net-log={log}", page.as_uri()]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, encoding="utf-8", errors="replace")
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS, encoding="utf-8", errors="replace")
     assert done.returncode == 0 and done.stdout, done.stderr[-2000:]
     console = re.findall(r"CONSOLE[(:]\d+\)?\] (.*)", done.stderr)
     asked = set(re.findall(r'"url":"((?:https?|wss?|ftp):[^"]*)"', log.read_text("utf-8", "replace")))
@@ -118,7 +131,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Seen]:
     return report
 
 
-REPORTS = {"llama-70b-on-h100": 14, "evil": 14, "infeasible": 1, "experts": 14}  # and the figures it has at least
+REPORTS = {"llama-70b-on-h100": 14, "infeasible": 1, "experts": 14}  # and the figures it has at least
 every = pytest.mark.parametrize("name", REPORTS)
 
 
@@ -130,7 +143,9 @@ def test_the_browser_tells_of_errors_and_of_what_a_page_loads(tmp_path: Path) ->
         'document.getElementById("kept").textContent = "after"; nothing.at.all</script>'
     )
     found = opened(page, tmp_path / "profile")
-    assert [line for line in found.console if "a word" in line] and [line for line in found.console if "nothing is" in line]
+    assert [line for line in found.console if "a word" in line] and [
+        line for line in found.console if "nothing is" in line
+    ]
     assert found.asked == ["https://example.com/a.png"]
     assert found.dom.words["kept"] == "after"
 
@@ -158,7 +173,7 @@ def test_a_report_asks_for_nothing_from_the_network(name: str, seen: Callable[[s
 
 
 def test_markup_in_a_name_stays_text_once_scripts_have_run(seen: Callable[[str], Seen]) -> None:
-    found, plain = seen("evil"), seen("llama-70b-on-h100")
+    found, plain = seen("experts"), seen("llama-70b-on-h100")
     assert found.dom.words["h1"] == found.dom.words["title"] == EVIL
     for tag in ("script", "img"):
         assert found.dom.tags.count(tag) == plain.dom.tags.count(tag), tag

@@ -66,7 +66,9 @@ SCENARIOS = (
     "objective: {minimize: cost_per_token}\neconomics: {rent: 2 USD/h}\n",
 )
 # Refusals of the engine: the files are fine alone, and what is missing lies between them
-BETWEEN = re.compile(r"archsim: .*(has no (rent|all-in price)|computes nothing as wide|no (matrix|constants|kernel)|cannot)")
+BETWEEN = re.compile(
+    r"archsim: .*(has no (rent|all-in price)|computes nothing as wide|no (matrix|constants|kernel)|cannot)"
+)
 PLACE = re.compile(r"[^:]+:\d+:\d+: \S")
 
 
@@ -90,29 +92,94 @@ def at(data: Any, where: tuple[Any, ...]) -> Any:
 def misspelt(name: str, rng: random.Random) -> str:
     place = rng.randrange(len(name) + 1)
     tail = name[place + 1 :]
-    other = rng.choice(["", "_", "x", "ß", "е", name[place : place + 1].upper(), name[place : place + 1] * 2, " ", "\u200b"])
+    other = rng.choice(
+        ["", "_", "x", "ß", "е", name[place : place + 1].upper(), name[place : place + 1] * 2, " ", "\u200b"]
+    )
     return name[:place] + other + tail
 
 
 def scaled(text: str, rng: random.Random) -> str:
     """A quantity such as "3.35 TB/s" with another number, or another unit, or only one of both."""
     number, _, unit = text.partition(" ")
-    numbers = ["0", "-1", "-0", "1e308", "1e-308", "1e999", "nan", "inf", ".5", "1_000", "1,5", "7e-12", "1e15", "3.7", number]
-    units = ["", "GB", "GiB/s", "GHz", "W", "furlongs", "us", "TFLOP/s", "USD/h", "pJ/B", "%", "GB/s/s", unit.lower(), unit * 2]
+    numbers = [
+        "0",
+        "-1",
+        "-0",
+        "1e308",
+        "1e-308",
+        "1e999",
+        "nan",
+        "inf",
+        ".5",
+        "1_000",
+        "1,5",
+        "7e-12",
+        "1e15",
+        "3.7",
+        number,
+    ]
+    units = [
+        "",
+        "GB",
+        "GiB/s",
+        "GHz",
+        "W",
+        "furlongs",
+        "us",
+        "TFLOP/s",
+        "USD/h",
+        "pJ/B",
+        "%",
+        "GB/s/s",
+        unit.lower(),
+        unit * 2,
+    ]
     if rng.random() < 0.6:
         return f"{rng.choice(numbers)} {unit}".strip()
     return f"{number} {rng.choice(units)}".strip()
 
 
 def other_value(value: Any, rng: random.Random) -> Any:
-    odd: list[Any] = [float("nan"), float("inf"), -float("inf"), 1e308, -1e308, 1e-308, 10**400, 2**63, -1, 0, -0.0, 0.5, 1e15]
-    odd += [True, None, [], {}, [value], {"a": value}, "", " ", "text", "no", "12:30:45", "017", "\u202eabc", "💥", "x" * 5000]
+    odd: list[Any] = [
+        float("nan"),
+        float("inf"),
+        -float("inf"),
+        1e308,
+        -1e308,
+        1e-308,
+        10**400,
+        2**63,
+        -1,
+        0,
+        -0.0,
+        0.5,
+        1e15,
+    ]
+    odd += [
+        True,
+        None,
+        [],
+        {},
+        [value],
+        {"a": value},
+        "",
+        " ",
+        "text",
+        "no",
+        "12:30:45",
+        "017",
+        "\u202eabc",
+        "💥",
+        "x" * 5000,
+    ]
     if isinstance(value, str) and re.match(r"-?[\d.]+(e[-+]?\d+)? \S", value) and rng.random() < 0.7:
         return scaled(value, rng)
     if isinstance(value, bool):
         return rng.choice([not value, *odd])
     if isinstance(value, int | float) and rng.random() < 0.6:
-        return rng.choice([value * 2, value + 1, -value, value * 1000, value / 3, value * 10**6, value // 2, 1, 10**9, 2**40])
+        return rng.choice(
+            [value * 2, value + 1, -value, value * 1000, value / 3, value * 10**6, value // 2, 1, 10**9, 2**40]
+        )
     return rng.choice(odd)
 
 
@@ -174,8 +241,38 @@ def number_of(value: Any) -> float | None:
 
 SPOIL: list[Callable[[Any, tuple[Any, ...], random.Random], None]]
 SPOIL = [drop, drop, rename, move, replace, replace, replace, swap, nest, *[stretch] * 9]
-TOKENS = [".nan", ".inf", "NaN", "1e309", "1e400", "0x10", "1" * 401, "- - -", "&a *a", "*a", "!!python/object:os.system x"]
-TOKENS += ["!!float 1", "<<", "---", "\t", "@", "%", "`", "|", ">", "? a", '"\\0"', '"\\x07"', "{", "[", "}", "#", "[" * 3000]
+TOKENS = [
+    ".nan",
+    ".inf",
+    "NaN",
+    "1e309",
+    "1e400",
+    "0x10",
+    "1" * 401,
+    "- - -",
+    "&a *a",
+    "*a",
+    "!!python/object:os.system x",
+]
+TOKENS += [
+    "!!float 1",
+    "<<",
+    "---",
+    "\t",
+    "@",
+    "%",
+    "`",
+    "|",
+    ">",
+    "? a",
+    '"\\0"',
+    '"\\x07"',
+    "{",
+    "[",
+    "}",
+    "#",
+    "[" * 3000,
+]
 TOKENS += ["{a: " * 200, "\ufeff", "\u2028", "\x00", "é", "名前", "🚀", "e\u0301", "\u202e", "'", "...", "\r"]
 
 
@@ -184,7 +281,9 @@ def spoilt_text(text: str, rng: random.Random) -> bytes:
     raw = text.encode()
     lines = text.splitlines()
     place, line = rng.randrange(len(raw)), rng.randrange(len(lines))
-    edit = rng.choice(["cut", "byte", "bytes", "token", "token", "value", "value", "drop", "double", "double", "swap", "indent"])
+    edit = rng.choice(
+        ["cut", "byte", "bytes", "token", "token", "value", "value", "drop", "double", "double", "swap", "indent"]
+    )
     if edit == "cut":
         return raw[:place]
     if edit == "byte":
@@ -227,7 +326,17 @@ def chips_of(generation: str) -> str:
     return "nvidia/h100-sxm"
 
 
-KINDS = ("examples", "examples", "chips", "chips", "chips/generations", "workloads", "workloads", "mappers", "mappers/runtimes")
+KINDS = (
+    "examples",
+    "examples",
+    "chips",
+    "chips",
+    "chips/generations",
+    "workloads",
+    "workloads",
+    "mappers",
+    "mappers/runtimes",
+)
 
 
 @dataclass(frozen=True)
@@ -414,7 +523,9 @@ def report(found: list[Finding], codes: dict[int, int]) -> str:
 def assert_handled(numbers: range, folder: Path) -> None:
     found, codes = findings(numbers, folder)
     assert not found, report(found, codes)
-    assert codes.get(0, 0) > len(numbers) / 20 and codes.get(2, 0) > len(numbers) / 4, f"too one-sided to say much: {codes}"
+    assert codes.get(0, 0) > len(numbers) / 20 and codes.get(2, 0) > len(numbers) / 4, (
+        f"too one-sided to say much: {codes}"
+    )
 
 
 def test_hundreds_of_spoilt_files_are_refused_in_place_or_give_numbers(tmp_path: Path) -> None:

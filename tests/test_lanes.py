@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scenarios import DEEPSEEK, GPT_OSS, LLAMA_70B, deployment, one, runtime, same_bits
+from scenarios import DEEPSEEK, GPT_OSS, LLAMA_70B, collective, deployment, one, runtime, same_bits
 
 from archsim.arrays import Array, array
 from archsim.engine.cost import Cost
 from archsim.engine.lanes import GAPS, Schedule, Timed, run
 from archsim.engine.step import PricedStep, run_step
+from archsim.mapping.interleave import interleaved
+from archsim.mapping.options import Options
 from archsim.mapping.place import Deployment, place
+from archsim.mapping.plan import Task
 from archsim.mapping.split import split
 from archsim.workload.step import Step, decode, prefill
 
@@ -70,29 +73,25 @@ def play(blocks: Blocks, sequence: Sequence_, host: float, launch: dict[str, flo
     return Played(max(free.values()), busy, ends)
 
 
-# Random plans: as placement makes them, every micro-batch of a block ends in one task
+# Random plans: as placement makes them, every block ends in one task that all others lead to
 
 
 @st.composite
-def tasks(draw: st.DrawFn, batches: int, lanes: Sequence[str] = LANES) -> list[Timed]:
-    """A block whose tasks wait for some earlier ones of their micro-batch, its last for all that are left."""
+def tasks(draw: st.DrawFn) -> list[Timed]:
+    """A block whose tasks wait for some earlier ones, its last for all that are left."""
     found: list[Timed] = []
     for _ in range(draw(st.integers(0, 6))):
-        batch = draw(st.integers(0, batches - 1))
-        earlier = [index for index, task in enumerate(found) if task.batch == batch]
-        after = draw(st.lists(st.sampled_from(earlier), unique=True, max_size=3)) if earlier else []
-        found.append(timed(draw(st.sampled_from(lanes)), draw(seconds), sorted(after), batch))
-    for batch in range(batches):
-        own = [index for index, task in enumerate(found) if task.batch == batch]
-        waited_for = {index for task in found for index in task.after}
-        found.append(timed(draw(st.sampled_from(lanes)), draw(seconds), [i for i in own if i not in waited_for], batch))
-    return found
+        after = draw(st.lists(st.sampled_from(range(len(found))), unique=True, max_size=3)) if found else []
+        found.append(timed(draw(st.sampled_from(LANES)), draw(seconds), sorted(after)))
+    waited_for = {index for task in found for index in task.after}
+    left = [index for index in range(len(found)) if index not in waited_for]
+    return [*found, timed(draw(st.sampled_from(LANES)), draw(seconds), left)]
 
 
 @st.composite
-def plans(draw: st.DrawFn, batches: int = 1, most: int = 30) -> tuple[Blocks, Sequence_]:
+def plans(draw: st.DrawFn, most: int = 30) -> tuple[Blocks, Sequence_]:
     names = ("a", "b", "c")[: draw(st.integers(1, 3))]
-    blocks = {name: draw(tasks(batches)) for name in names}
+    blocks = {name: draw(tasks()) for name in names}
     counts = st.tuples(st.sampled_from(names), st.integers(1, most))
     return blocks, draw(st.lists(counts, min_size=1, max_size=5))
 
@@ -119,9 +118,28 @@ def test_any_graph_of_tasks_takes_as_long_as_playing_it(plan: tuple[Blocks, Sequ
     agrees(run(blocks, sequence, array(host), {}), play(blocks, sequence, host))
 
 
-@given(plans(batches=2), seconds)
-def test_two_micro_batches_take_as_long_as_playing_them(plan: tuple[Blocks, Sequence_], host: float) -> None:
-    blocks, sequence = plan
+rows = st.lists(st.tuples(st.sampled_from(("compute", "link")), seconds), min_size=1, max_size=8)
+
+
+def micro_batched(row: list[tuple[str, float]], batches: int) -> list[Timed]:
+    """A row of tasks for every micro-batch, interleaved as placement does it."""
+    kernels = [collective("all_reduce", time, 2) for _, time in row]
+    placed = [Task(of, row[at][0], (at - 1,) if at else ()) for at, of in enumerate(kernels)]
+    return [timed(t.lane, t.kernel.dims["bytes"], t.after, t.batch) for t in interleaved(placed, batches)]
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(rows, min_size=3, max_size=3),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40)), min_size=1, max_size=4),
+    st.integers(1, 4),
+    seconds,
+)
+def test_micro_batches_take_as_long_as_playing_them(
+    layers: list[list[tuple[str, float]]], runs: list[tuple[int, int]], batches: int, host: float
+) -> None:
+    blocks = {str(kind): micro_batched(row, batches) for kind, row in enumerate(layers)}
+    sequence = [(str(kind), count) for kind, count in runs]
     agrees(run(blocks, sequence, array(host), {}), play(blocks, sequence, host))
 
 
@@ -285,6 +303,9 @@ CASES = {
     "dense, tensor parallel": deployment(LLAMA_70B, "nvidia/h100-sxm", split(tensor=8)),
     "experts over data-parallel attention": deployment(
         DEEPSEEK, "nvidia/h200-sxm", split(attention_data=16, expert=16)
+    ),
+    "in two micro-batches": replace(
+        deployment(DEEPSEEK, "nvidia/h200-sxm", split(attention_data=16, expert=16)), options=Options(micro_batches=2)
     ),
     "windows alternate": deployment(GPT_OSS, "nvidia/b200-sxm", split(tensor=2)),
     "no losses": deployment(LLAMA_70B, "nvidia/h100-sxm", split(tensor=8), "ideal"),

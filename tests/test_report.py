@@ -89,6 +89,7 @@ model: qwen/qwen3-next-80b-a3b
 pools: {gpu: {chip: nvidia/h100-sxm, count: 8}}
 batch: 32
 context: 9000
+speculation: {drafts: 2, acceptance: 0.7}
 """,
     "too long": """
 name: too long

@@ -1,11 +1,13 @@
 """The files of chips and generations, and how they become a Chip."""
 
+from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from archsim.arrays import array
-from archsim.catalog import CatalogError, Document, Fault, Mark, StrictModel, fetch, validate
+from archsim.catalog import CatalogError, Document, Fault, Mark, StrictModel, fetch, find, validate
 from archsim.chip.constants import FAMILIES, Constants
 from archsim.chip.model import Chip, Energy, Generation, Link, Memory, Power, Price
 from archsim.fields import (
@@ -135,7 +137,14 @@ def load_chip(name: str, mark: Mark | None = None) -> Chip:
 
 def load_generation(name: str, mark: Mark | None = None) -> Generation:
     """The calibration constants of a generation, each set checked against its family."""
-    document = fetch("chips/generations", name, mark)
+    path = find("chips/generations", name, mark)
+    return _generation(name, mark, path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _generation(name: str, mark: Mark | None, path: Path, changed: int) -> Generation:
+    """A generation's file, read once as long as it does not change."""
+    document = fetch("chips/generations", str(path), mark)
     file = validate(GenerationFile, document)
     check_sources(document, file.sources, skip=("name", "matrix_style"))
     return Generation(file.name, file.matrix_style, _sets(document), sources_of(file.sources, shown(document.path)))

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from archsim.arrays import Array, array
 from archsim.chip.model import Chip
 from archsim.economics.terms import HOUR, YEAR_HOURS, Terms, recovery_factor
@@ -26,10 +28,13 @@ class Rate:
 def rate(chip: Chip, terms: Terms, watts: Array) -> Rate:
     """What one chip costs an hour at a mean board power of `watts`.
 
-    Raises ValueError naming what to add when neither the chip nor the scenario has a price.
+    NaN, `by` nothing, where neither the chip nor the scenario has a price. Raises ValueError naming what to add when `by`
+    asks for a price that is not there.
     """
     rent = terms.rent if terms.rent is not None else chip.price.rent
     capital = terms.capital if terms.capital is not None else chip.price.system
+    if terms.by is None and rent is None and capital is None:
+        return Rate("nothing", {"unknown": array(np.nan)})
     by = terms.by or ("rent" if rent is not None else "capital")
     if by == "rent":
         if rent is None:

@@ -78,7 +78,8 @@ def context_bytes(kernel: Kernel) -> Array:
     """Bytes: queries and outputs of the new tokens, keys and values of all that a chunk sees."""
     d = kernel.dims
     width = d["width"] + d["value"]
-    return IO * width * (d["tokens"] * d["heads"] + (d["tokens"] + np.minimum(d["prefix"], d["requests"] * d["window"])) * d["kv_heads"])
+    seen = d["tokens"] + np.minimum(d["prefix"], d["requests"] * d["window"])
+    return where_positive(d["tokens"], IO * width * (d["tokens"] * d["heads"] + seen * d["kv_heads"]))
 
 
 def _chip(chip: Chip, kernel: Kernel) -> dict[str, Array]:
@@ -113,20 +114,18 @@ class _Generation:
         return tuple(where_positive(sequences, time) for time in (busy + fixed, *parts.values()))
 
     def _choose(self) -> Array | float:
-        """The fastest number of splits of a sequence; no split is shorter than a block of keys."""
+        """The fastest number of splits of a sequence; a split takes the time of a whole block of keys at the least."""
         most = [float(count) for count in ATTENTION_SPLITS if 1 < count <= self.c.splits]
         if not most:
             return 1.0
         streaming = self.traffic / (self.x["bandwidth"] * self.c.memory)
         best = self._time(1.0, streaming)
         choice = np.ones(best.shape)
-        limit = np.ceil(self.length / KEYS)
-        if self.c.groups_only:
-            limit = np.where(self.group > self.x["queries"], limit, 1.0)
+        single = self.group <= self.x["queries"] if self.c.groups_only else None
         for count in most:
             time = self._time(count, streaming)
-            if limit.min() < count:
-                time = np.where(limit >= count, time, np.inf)
+            if single is not None:
+                time = np.where(single, np.inf, time)
             np.copyto(choice, count, where=time < best)
             np.minimum(time, best, out=best)
         return choice
@@ -224,7 +223,7 @@ class _Context:
         """
         requests = np.maximum(x["requests"], 1e-9)
         length = x["tokens"] / requests
-        rows = np.minimum(self.c.rows, ceil_to(length, 64.0))
+        rows = np.minimum(self.c.rows, np.maximum(ceil_to(length, 64.0), 64.0))
         tiles = np.ceil(length / self.c.rows)
         trailing = np.maximum(tiles - np.ceil(x["window"] / rows), 0.0)
         keys = x["pairs"] / requests / rows + (tiles + trailing) * (rows - 1.0) / 2.0

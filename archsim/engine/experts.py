@@ -15,6 +15,7 @@ from archsim.engine.cost import chain
 from archsim.mapping.plan import Kernel
 
 QUANTILES = 24  # of the popularity law
+ROUNDS = 8  # of handing on what the cap on popularity takes
 LIKELIEST = 0.95  # no expert is chosen by more than this share of tokens
 COLUMNS = 128.0  # tile columns
 SUSTAINED = 0.85  # of the bandwidth, for passes over activations
@@ -29,15 +30,29 @@ def distinct_experts(tokens: Array, experts: Array, top_k: Array, skew: Array) -
     Popularity of the expert of rank r is proportional to r ** -skew; uniform popularity (skew 0) gives
     N (1 - (1 - k/N) ** tokens).
     """
-    ranks = (np.arange(QUANTILES) + 0.5) / QUANTILES
-    likeliest = np.where(skew > 0, LIKELIEST, 1.0)
-    weights = [(share * experts + 0.5) ** -skew for share in ranks]
-    mean = sum(weights[1:], weights[0]) / QUANTILES
+    chosen = _shares(experts, top_k, skew)
     total = array(0.0)
-    for weight in weights:
-        chosen = np.minimum(top_k / experts * weight / mean, likeliest)
-        total = total + (1.0 - (1.0 - chosen) ** tokens)
+    for share in chosen:
+        total = total + (1.0 - (1.0 - share) ** tokens)
     return total / QUANTILES * experts
+
+
+def _shares(experts: Array, top_k: Array, skew: Array) -> list[Array]:
+    """Share of tokens that choose an expert of each quantile of popularity; they average to k/N.
+
+    What the cap of LIKELIEST takes from the most popular goes to the others in proportion.
+    """
+    ranks = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    most = np.maximum(np.where(skew > 0, LIKELIEST, 1.0), top_k / experts)
+    weights = [(rank * experts + 0.5) ** -skew for rank in ranks]
+    mean = sum(weights[1:], weights[0]) / QUANTILES
+    shares = [np.minimum(top_k / experts * weight / mean, most) for weight in weights]
+    for _ in range(ROUNDS):
+        missing = top_k / experts - sum(shares[1:], shares[0]) / QUANTILES
+        free = sum((np.where(share < most, share, 0.0) for share in shares), array(0.0)) / QUANTILES
+        grow = 1.0 + missing / np.maximum(free, np.finfo(np.float64).tiny)
+        shares = [np.where(share < most, np.minimum(share * grow, most), share) for share in shares]
+    return shares
 
 
 def imbalance(rows: Array, ranks: Array) -> Array:
@@ -112,11 +127,10 @@ class _Experts:
 
     def _levels(self, x: Inputs) -> tuple[dict[str, Array], Array]:
         mean_flops = 2.0 * x["mean_rows"] * x["matrices"] * x["hidden"] * x["width"]
-        busy_flops = mean_flops * x["rows"] / np.maximum(x["mean_rows"], 1e-30)
         passes = self._passes(x)
         cores, memory, joined, padded, spread, depth = self._best(x)
         compute = mean_flops / x["peak"]
-        excess = busy_flops / np.maximum(mean_flops, 1e-30)
+        excess = np.where(x["mean_rows"] > 0, x["rows"] / np.maximum(x["mean_rows"], 1e-30), 1.0)
         levels = {
             "compute": compute,
             "memory": _traffic(x, self.weight) / x["bandwidth"],

@@ -51,7 +51,8 @@ def throttled(seconds: Array, parts: Mapping[str, Array], counts: Counts, chip: 
     if power.cap is not power.sustained:
         floor = power.active
         stretch = _stretch(seconds, counts, power.cap - floor) / _stretch(seconds, counts, power.sustained - floor)
-        longer = seconds * np.maximum(stretch, 1.0)
+        enough = (power.sustained - floor) / np.maximum(power.cap - floor, LEAST)  # any kernel keeps the cap at this share
+        longer = seconds * np.clip(stretch, 1.0, np.maximum(enough, 1.0))
         parts = {**parts, "clock": parts.get("clock", 0.0) + (longer - seconds)}
         seconds = longer
     energy = np.minimum(power.active * seconds + counts.base + counts.matrix, power.cap * seconds)
@@ -63,7 +64,7 @@ def _stretch(seconds: Array, counts: Counts, above: Array) -> Array:
 
     Where all but the matrix units exceed them, everything slows.
     """
-    budget = np.maximum(above, LEAST) * seconds
+    budget = np.maximum(np.maximum(above, LEAST) * seconds, np.finfo(np.float64).tiny)
     room = np.maximum(budget - counts.base, 1e-2 * budget)
     matrix = np.maximum(counts.matrix / room, 1.0) ** (1.0 / CLOCK_EXPONENT)
     return np.maximum(matrix, counts.base / budget)

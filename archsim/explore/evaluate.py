@@ -6,7 +6,9 @@ from functools import cached_property
 import numpy as np
 
 from archsim.arrays import Array, array
-from archsim.economics.money import Rate, rate
+from archsim.economics.money import Rate, rate, wall_power
+from archsim.economics.prices import margin, per_megawatt, revenue
+from archsim.economics.terms import HOUR
 from archsim.engine.cost import Cost
 from archsim.engine.step import PricedStep, run_step
 from archsim.explore.scenario import Scenario
@@ -184,6 +186,27 @@ class SteadyAnswer:
             "input_cost": second * share / self.input_rate * 1e6,
         }
 
+    def cached_input_cost(self) -> Array:
+        """USD per million cached input tokens: what the fresh ones take longer because they attend to a prefix too.
+
+        Marginal: the prefill of the fresh tokens of a prompt after its cached ones, against the same without them.
+        Raises KeyError where nothing is cached.
+        """
+        cached = np.minimum(self.scenario.cached, self.input - 1.0)
+        if not (cached > 0).any():
+            raise KeyError("nothing is cached; add `traffic: {cached: ...}`, prompt tokens found in the prefix cache")
+        added = self._prefill(cached) - self._prefill(array(0.0))
+        second = dollars_per_second(self) / self.deployment.split.groups
+        return np.where(cached > 0, second * np.maximum(added, 0.0) / np.where(cached > 0, cached, 1.0) * 1e6, np.nan)
+
+    def _prefill(self, cached: Array) -> Array:
+        """Seconds that every data-parallel rank needs for the fresh tokens of one prompt after so many cached ones."""
+        d, fresh = self.deployment, self.input - np.minimum(self.scenario.cached, self.input - 1.0)
+        chunks = np.ceil(fresh / d.runtime.chunk)
+        tokens = fresh / chunks
+        step = prefill(tokens, cached + (fresh - tokens) / 2.0, d.split.groups, d.model.clips)
+        return run_step(place(d, step), d.chip, d.runtime.stack).stage * chunks
+
 
 Answer = StepAnswer | SteadyAnswer
 
@@ -196,6 +219,38 @@ def chip_rate(answer: Answer) -> Rate:
 def dollars_per_second(answer: Answer) -> Array:
     """USD a second of the whole system."""
     return chip_rate(answer).hourly / 3600.0 * answer.scenario.chips
+
+
+def revenue_per_hour(answer: Answer) -> Array:
+    """USD an hour that the system earns at the scenario's prices: of the step answer by output alone.
+
+    Raises KeyError saying what to add where there are no prices.
+    """
+    prices = answer.scenario.prices
+    if prices is None:
+        raise KeyError("no prices; add `prices: {input: 0.5 USD/Mtok, output: 1.5 USD/Mtok}` to the scenario")
+    if isinstance(answer, StepAnswer):
+        return revenue(prices, array(0.0), array(0.0), answer.output_rate)
+    share = np.minimum(answer.scenario.cached, answer.input - 1.0) / answer.input
+    return revenue(prices, answer.input_rate * (1.0 - share), answer.input_rate * share, answer.output_rate)
+
+
+def margin_of(answer: Answer) -> Array:
+    """Share of the revenue that is left after the cost of the system."""
+    return margin(revenue_per_hour(answer), dollars_per_second(answer) * HOUR)
+
+
+def revenue_per_megawatt(answer: Answer) -> Array:
+    """USD an hour for a megawatt of facility power."""
+    watts = wall_power(answer.power, answer.scenario.terms) * answer.scenario.chips
+    return per_megawatt(revenue_per_hour(answer), watts)
+
+
+def cached_input_cost(answer: Answer) -> Array:
+    """USD per million cached input tokens of the steady answer. Raises KeyError for a step."""
+    if isinstance(answer, StepAnswer):
+        raise KeyError("the cost of cached input is of the steady answer; add `traffic: {cached: ...}`")
+    return answer.cached_input_cost()
 
 
 def legal(scenario: Scenario) -> Array:

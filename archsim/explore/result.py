@@ -9,7 +9,7 @@ import numpy as np
 
 from archsim.arrays import Array, array
 from archsim.economics.money import wall_power
-from archsim.explore.evaluate import Answer
+from archsim.explore.evaluate import Answer, cached_input_cost, margin_of, revenue_per_hour, revenue_per_megawatt
 from archsim.explore.scenario import Scenario
 from archsim.mapping.mapper import DEGREES
 from archsim.mapping.split import REASONS, Split
@@ -35,6 +35,14 @@ METRICS: dict[str, tuple[str, str, Metric]] = {
     ),
     "memory_needed": ("bytes", "memory in use on a chip", lambda a: a.memory.needed),
     "memory_utilization": ("", "share of the capacity in use", lambda a: a.memory.needed / a.memory.capacity),
+}
+
+# Those that need `prices` in the scenario, or tokens in the prefix cache: KeyError says what to add
+PRICED: dict[str, tuple[str, str, Metric]] = {
+    "revenue": ("revenue", "USD an hour that the system earns", revenue_per_hour),
+    "margin": ("", "share of the revenue that is left", margin_of),
+    "revenue_per_megawatt": ("power_revenue", "USD an hour for a megawatt of facility power", revenue_per_megawatt),
+    "cached_input_cost": ("token_price", "USD per million cached input tokens, marginal", cached_input_cost),
 }
 
 ALIASES = {"cost_per_million_tokens": "cost_per_token"}
@@ -67,16 +75,20 @@ class Result:
         return tuple(self.feasible.shape)
 
     def metric(self, name: str) -> Array:
-        """A metric of METRICS at every point; NaN where infeasible. Raises KeyError with the names there are."""
+        """A metric of METRICS or PRICED at every point; NaN where infeasible.
+
+        Raises KeyError with the names there are, or with what a priced metric needs.
+        """
         name = ALIASES.get(name, name)
-        if name not in METRICS:
-            raise KeyError(f"no metric {name!r}; there are {', '.join(METRICS)}")
-        value = self.pick(METRICS[name][2](self.answer))
+        known = METRICS | PRICED
+        if name not in known:
+            raise KeyError(f"no metric {name!r}; there are {', '.join(known)}")
+        value = self.pick(known[name][2](self.answer))
         return value if self.feasible.all() else np.where(self.feasible, value, np.nan)
 
     def __getattr__(self, name: str) -> Array:
         """Metrics are attributes too: `result.tpot`."""
-        if name in METRICS or name in ALIASES:
+        if name in METRICS or name in PRICED or name in ALIASES:
             return self.metric(name)
         raise AttributeError(f"no metric or field {name!r}; metrics are {', '.join(METRICS)}")
 
@@ -100,8 +112,7 @@ class Result:
 
     def split_at(self, index: int) -> Split:
         """The chosen split at one point (flat index)."""
-        chosen = int(self.choice.ravel()[index])
-        return Split(*(array(value.ravel()[chosen if value.size > 1 else 0]) for value in _degrees(self.scenario.split)))
+        return Split(*(array(self.pick(value).ravel()[index]) for value in _degrees(self.scenario.split)))
 
     def point(self, index: int) -> dict[str, float]:
         """Values of the axes at one point (flat index)."""
@@ -120,11 +131,9 @@ class Result:
         """Axes, metrics and plan of every point as flat columns."""
         grid = np.meshgrid(*(values.ravel() for values in self.axes.values()), indexing="ij") if self.axes else []
         columns = {name: np.asarray(values).ravel() for name, values in zip(self.axes, grid, strict=True)}
-        columns |= {name: self.metric(name).ravel() for name in METRICS}
-        degrees = _degrees(self.scenario.split)
-        for name, value in zip(DEGREES, degrees, strict=True):
-            picked = np.broadcast_to(value.reshape(-1), (self.proposals,))[self.choice.ravel()]
-            columns[name] = picked
+        columns |= {name: self.metric(name).ravel() for name in metrics_of(self.scenario, self.mode)}
+        for name, value in zip(DEGREES, _degrees(self.scenario.split), strict=True):
+            columns[f"split.{name}"] = self.pick(value).ravel()
         return columns
 
     @property
@@ -168,11 +177,30 @@ def _degrees(split: Split) -> list[Array]:
     return [getattr(split, name) for name in DEGREES]
 
 
+def metrics_of(scenario: Scenario, mode: str) -> dict[str, tuple[str, str, Metric]]:
+    """The metrics that a scenario has: METRICS, and those of PRICED for which it says enough."""
+    cached = mode == "steady" and bool((scenario.cached > 0).any())
+    unknown = {"cached_input_cost"} if scenario.prices is not None and not cached else set()
+    return METRICS | ({} if scenario.prices is None else {name: PRICED[name] for name in PRICED if name not in unknown})
+
+
 def objective(scenario: Scenario, mode: str) -> tuple[str, float]:
-    """The metric to choose by and its sign (1 to minimise). Default: tpot of a step, cost of the steady answer."""
+    """The metric to choose by and its sign (1 to minimise). Default: tpot of a step; cost of the steady answer, or its
+    throughput where no price is known.
+    """
     if scenario.objective.maximize:
         return scenario.objective.maximize, -1.0
-    return scenario.objective.minimize or ("tpot" if mode == "step" else "cost_per_token"), 1.0
+    if scenario.objective.minimize:
+        return scenario.objective.minimize, 1.0
+    if mode == "step":
+        return "tpot", 1.0
+    return ("cost_per_token", 1.0) if _priced(scenario) else ("throughput", -1.0)
+
+
+def _priced(scenario: Scenario) -> bool:
+    """Whether a cost is known."""
+    price, terms = scenario.chip.price, scenario.terms
+    return any(item is not None for item in (price.rent, price.system, terms.rent, terms.capital))
 
 
 def scalar_scenario(result: Result, index: int) -> Scenario:

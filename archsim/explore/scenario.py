@@ -12,6 +12,7 @@ from archsim.arrays import Array, array
 from archsim.catalog import CatalogError, Document, Fault, Mark, StrictModel, fetch, validate
 from archsim.chip.model import Chip, with_value
 from archsim.chip.schema import load_chip
+from archsim.economics.prices import Prices
 from archsim.economics.terms import Terms
 from archsim.fields import Count, FaultAt, FormatName, Fraction, Natural, NonNegative, Seconds, TokensPerSecond, Watts
 from archsim.mapping.mapper import Mapper, load_mapper
@@ -116,6 +117,7 @@ class ScenarioFile(StrictModel):
     routing: RoutingFile = RoutingFile()
     speculation: SpeculationFile = SpeculationFile()
     economics: Terms = Terms()
+    prices: Prices | None = Field(None, description="what tokens are sold for; gives revenue and margin")
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +143,7 @@ class Scenario:
     options: Options
     speculation: SpeculationFile
     terms: Terms
+    prices: Prices | None = None
 
     @property
     def chip(self) -> Chip:
@@ -206,6 +209,7 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         options=file.placement,
         speculation=file.speculation,
         terms=file.economics,
+        prices=file.prices,
     )
 
 

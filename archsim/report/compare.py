@@ -210,18 +210,18 @@ def side_by_side(found: Sequence[Compared]) -> Table:
     return Table("Side by side", heads, tuple(rows), texts=len(found) + 1)
 
 
-def difference_table(waterfall: Waterfall) -> Table:
-    """A waterfall as rows with signed bars."""
-    bars = signed_bars([bar.change for bar in waterfall.bars])
-    rows = [
-        (bar.name, _own(waterfall, bar, bar.before), _own(waterfall, bar, bar.after), change, drawn, bar.meaning)
-        for bar, drawn in zip(waterfall.bars, bars, strict=True)
-        for change in [signed(waterfall.value, bar.change)]
-    ]
-    change = signed(waterfall.value, waterfall.end - waterfall.start)
-    total = ("in all", waterfall.value(waterfall.start), waterfall.value(waterfall.end), change, "", "")
-    heads = ("part" if waterfall.kind == "time" else "factor", waterfall.first, waterfall.other, "difference", "", "")
-    return Table(waterfall.title, heads, (*rows, total), "", 1, frozenset({len(rows)}), frozenset({4, 5}))
+def difference_table(waterfall: Waterfall, drawn: bool = True) -> Table:
+    """A waterfall as rows, with signed bars where they are `drawn`."""
+    bars = [(bar,) for bar in signed_bars([bar.change for bar in waterfall.bars])] if drawn else [()]
+    rows = []
+    for bar, cells in zip(waterfall.bars, bars if drawn else bars * len(waterfall.bars), strict=True):
+        own = (_own(waterfall, bar, bar.before), _own(waterfall, bar, bar.after), signed(waterfall.value, bar.change))
+        rows.append((bar.name, *own, *cells, bar.meaning))
+    ends = waterfall.value(waterfall.start), waterfall.value(waterfall.end)
+    rows.append(("in all", *ends, signed(waterfall.value, waterfall.end - waterfall.start), *[""] * (1 + drawn)))
+    heads = ("part" if waterfall.kind == "time" else "factor", waterfall.first, waterfall.other, "difference")
+    marked = frozenset({len(rows) - 1})
+    return Table(waterfall.title, (*heads, *[""] * (1 + drawn)), tuple(rows), "", 1, marked, frozenset({4, 5}))
 
 
 def _own(waterfall: Waterfall, bar: Difference, value: float) -> str:
@@ -259,7 +259,7 @@ def to_html(found: Sequence[Compared], command: str) -> str:
             {
                 "name": f"{time.other} against {time.first}",
                 "sentence": sentence_of(time, cost),
-                "parts": [(item.title, figure, difference_table(item)) for item, figure in both],
+                "parts": [(item.title, figure, difference_table(item, False)) for item, figure in both],
             }
         )
     return environment().get_template("compare.html").render(

@@ -8,10 +8,11 @@ import numpy as np
 
 from archsim import __version__
 from archsim.explore.evaluate import chip_rate
-from archsim.explore.result import METRICS, Result
+from archsim.explore.result import METRICS, Result, metrics_of
 from archsim.explore.scenario import Scenario
 from archsim.mapping.mapper import DEGREES
 from archsim.report.point import Point, Proposal, main_point, single
+from archsim.report.prices import price_metrics
 from archsim.report.rests import assumptions
 from archsim.report.steps import KernelTime, StepTime, steps_of
 from archsim.report.words import place, sentence, slo_sentence
@@ -24,6 +25,8 @@ UNITS = {
     "time": "s",
     "token_rate": "tok/s",
     "token_price": "USD/Mtok",
+    "revenue": "USD/h",
+    "power_revenue": "USD/(MW h)",
     "power": "W",
     "energy": "J",
     "bytes": "B",
@@ -87,7 +90,9 @@ def _scenario(scenario: Scenario) -> Json:
         "slo": slo,
         "objective": {name: value for name, value in scenario.objective if value is not None},
         "economics": dict(scenario.terms),
+        "prices": None if scenario.prices is None else dict(scenario.prices),
         "placement": dict(scenario.options),
+        "speculation": dict(scenario.speculation),
         "expert_skew": scenario.skew.ravel(),
     }
 
@@ -100,7 +105,7 @@ def _answer(result: Result) -> Json:
         "mode": result.mode,
         "axes": {name: values.ravel() for name, values in result.axes.items()},
         "axis_order": list(result.axes),
-        "metrics": {name: _metric(result, name) for name in METRICS},
+        "metrics": {name: _metric(result, name) for name in metrics_of(result.scenario, result.mode)},
         "plan": plan,
         "proposals": result.proposals,
         "feasible": result.feasible,
@@ -113,7 +118,7 @@ def _answer(result: Result) -> Json:
 
 
 def _metric(result: Result, name: str) -> Json:
-    dimension, meaning, _ = METRICS[name]
+    dimension, meaning, _ = metrics_of(result.scenario, result.mode)[name]
     return {"unit": UNITS[dimension], "meaning": meaning, "values": result.metric(name)}
 
 
@@ -130,7 +135,7 @@ def _best(point: Point) -> Json:
         "at": point.result.point(point.index),
         "sentence": sentence(point),
         "slo": slo_sentence(point.result) or None,
-        "metrics": {name: point.metric(name) for name in METRICS},
+        "metrics": {name: point.metric(name) for name in METRICS} | price_metrics(point),
         "steps": [_step(step) for step in steps_of(point)],
         "memory": {
             "parts": {name: single(value) for name, value in plan.parts.items()},

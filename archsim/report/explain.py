@@ -12,6 +12,7 @@ from archsim.report.formulas import Line, quantity
 from archsim.report.kernels import KernelLines, explain_kernel
 from archsim.report.memory import memory_lines
 from archsim.report.point import Point
+from archsim.report.prices import price_lines
 from archsim.report.rests import constants_of
 from archsim.report.steps import DECODE, MIXED, KernelTime, StepTime, steps_of
 from archsim.report.sums import dollar_lines, energy_line, layer_lines, rate_lines, step_lines
@@ -43,7 +44,7 @@ def explain(point: Point) -> list[Section]:
     for step in steps:
         sections += _step(point, step)
     sections.append(Section("Rates", lines=tuple(rate_lines(point))))
-    sections.append(Section("Dollars", lines=(*dollar_lines(point), energy_line(point))))
+    sections.append(Section("Dollars", lines=(*dollar_lines(point), energy_line(point), *price_lines(point))))
     return [*sections, memory_section(point)]
 
 
@@ -61,7 +62,8 @@ def memory_section(point: Point) -> Section:
 
 def _step(point: Point, step: StepTime) -> list[Section]:
     mixed = step.title == MIXED
-    name = "TPOT" if step.title == DECODE and point.mode == "step" else "step"
+    drafts = point.scenario.speculation.drafts
+    name = "TPOT" if step.title == DECODE and point.mode == "step" and drafts == 0 else "step"
     lower = step.title[0].lower() + step.title[1:]
     if mixed:  # its numbers are interpolated between numbers of requests, so that no product of sizes gives them
         note = f"{step.detail}; interpolated between whole numbers of requests"

@@ -11,8 +11,10 @@ from archsim.explore.scenario import Scenario
 from archsim.report import figures as draw
 from archsim.report import tradeoff
 from archsim.report.explain import memory_section
+from archsim.report.launch import launch_command
 from archsim.report.page import Figures, environment
 from archsim.report.point import Point, main_point, single
+from archsim.report.prices import price_lines
 from archsim.report.rests import assumptions, calibration
 from archsim.report.roofline import roofline
 from archsim.report.steps import StepTime, steps_of
@@ -107,6 +109,7 @@ def _answered(point: Point, figures: Figures) -> dict[str, Any]:
         "targets": targets(point.result.scenario.slo, metric("tpot"), metric("ttft")),
         "notes": notes(point),
         "tiles": _tiles(point),
+        "launch": launch_command(point.scenario, point.scenario.split),
         "throughput": None if curve is None else figures.add(tradeoff.throughput(curve, point)),
         "cost": None if curve is None else figures.add(tradeoff.cost(curve, point)),
         "promised": bool(slo_label(point.result.scenario.slo)),
@@ -116,7 +119,7 @@ def _answered(point: Point, figures: Figures) -> dict[str, Any]:
         "legend": draw.legend(steps),
         "roofline": figures.add(roofline(steps)),
         "economics": economics_table(point),
-        "money": (*rate_lines(point), *dollar_lines(point), energy_line(point)),
+        "money": (*rate_lines(point), *dollar_lines(point), energy_line(point), *price_lines(point)),
     }
 
 

@@ -78,7 +78,7 @@ def _stage_lines(step: StepTime, name: str) -> list[Line]:
     longest = greatest(named("latency", step.latency, "time"), named("all micro-batches", served.value, "time"))
     return [
         checked("latency", [latency], step.latency, "time", "of one micro-batch through all stages"),
-        line("all", served, "time", "micro-batches through the slowest stage"),
+        line("all stages", served, "time", "micro-batches through the slowest stage"),
         checked(name, [longest], step.turnaround, "time", "from one token of a sequence to its next"),
     ]
 
@@ -98,11 +98,27 @@ def _step_rates(a: StepAnswer) -> list[Line]:
     prompt = named("ranks", single(a.groups)) * named("tokens", single(a.context)) / (stage * chunks)
     chips = named("chips", single(a.scenario.chips))
     return [
+        *_draft_lines(a),
         line("user", 1 / tpot, "token_rate", "interactivity"),
-        line("throughput", batch / tpot, "token_rate", "output tokens of the system"),
+        checked("throughput", [batch / tpot], single(a.output_rate), "token_rate", "output tokens of the system"),
         line("a chip", named("throughput", single(a.output_rate), "token_rate") / chips, "token_rate"),
         checked("TTFT", [_first_token(a)], single(a.ttft), "time", "of a lone request"),
         checked("prompt", [prompt], single(a.input_rate), "token_rate", "prompt tokens, if the chips did nothing else"),
+    ]
+
+
+def _draft_lines(a: StepAnswer) -> list[Line]:
+    """From the step to the time of a token, where drafts give several tokens a step."""
+    speculation = a.scenario.speculation
+    if speculation.drafts == 0:
+        return []
+    tokens = single(a.tokens_per_step)
+    step = named("step", single(a.decode.turnaround), "time")
+    told = speculation.acceptance
+    note = f"{speculation.drafts} drafts, accepted with probability {told}; the step itself gives one token"
+    return [
+        Line("a step gives", None, tokens, "tokens", note),
+        checked("TPOT", [step / named("tokens a step", tokens)], single(a.tpot), "time", "mean"),
     ]
 
 
@@ -157,8 +173,14 @@ def dollar_lines(point: Point) -> list[Line]:
     out = named("output", single(answer.output_rate), "token_rate")
     prompt = named("input", single(answer.input_rate), "token_rate")
     if isinstance(answer, StepAnswer):
-        lines.append(line("output", second / out * million, "USD", "per million output tokens"))
-        lines.append(line("input", second / prompt * million, "USD", "per million prompt tokens"))
+        lines.append(
+            checked("output", [second / out * million], point.metric("output_cost"), "USD", "per million output tokens")
+        )
+        lines.append(
+            checked(
+                "input", [second / prompt * million], point.metric("input_cost"), "USD", "per million prompt tokens"
+            )
+        )
         return lines
     share = named("prefill share", single(answer.loop.prefill_share))
     lines.append(line("blended", second / (prompt + out) * million, "USD", "per million tokens, in and out"))

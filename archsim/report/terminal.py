@@ -10,7 +10,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from archsim.explore.result import Result
+from archsim.report.launch import launch_command
 from archsim.report.point import Point, main_point
+from archsim.report.prices import price_rows
 from archsim.report.rests import assumptions
 from archsim.report.steps import steps_of
 from archsim.report.tables import (
@@ -70,7 +72,7 @@ def print_answer(out: Console, result: Result) -> None:
     for note in (*(why(step) for step in steps), *notes(point)):
         _paragraph(out, note)
     out.print()
-    for name, value in answer_rows(point):
+    for name, value in (*answer_rows(point), *price_rows(point)):
         out.print(Text(f"  {name:<38}{value}"))
     if result.axes:
         print_table(out, sweep_table(result, point.index))
@@ -80,6 +82,9 @@ def print_answer(out: Console, result: Result) -> None:
         print_table(out, time_table(step))
         print_table(out, kernel_table(step))
     print_table(out, memory_table(point))
+    if command := launch_command(point.scenario, point.scenario.split):
+        out.print(Text("\nTo launch this plan", style="bold"))
+        out.print(Text(command), soft_wrap=True)
     _assumptions(out, assumptions([point]))
 
 

@@ -149,7 +149,9 @@ def question_label(point: Point) -> str:
     scenario = point.scenario
     batch = _one(point.alone.answer.batch)
     if point.mode == "step" and scenario.context is not None:
-        return f"{counted(batch, 'sequence')} of {counted(_one(scenario.context), 'token')}"
+        drafts = scenario.speculation.drafts
+        drafted = f" with {counted(drafts, 'draft')} a step" if drafts else ""
+        return f"{counted(batch, 'sequence')} of {counted(_one(scenario.context), 'token')}{drafted}"
     if scenario.input is None or scenario.output is None:
         return counted(batch, "client")
     cached = f" ({number(_one(scenario.cached))} of them cached)" if _one(scenario.cached) else ""

@@ -49,7 +49,8 @@ class Model:
 
     `positions` are learned position embeddings, `norm_bias` says that norms have a bias beside their weight.
     `mtp_layers` prediction modules (MTP) consist of the blocks `mtp` each; they are neither counted nor lowered unless
-    asked for (`archsim.workload.lowering.lower_mtp`, `mtp_parameters`).
+    asked for (`archsim.workload.lowering.lower_mtp`, `mtp_parameters`). `repository` is that of its checkpoint on the
+    Hugging Face Hub.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Model:
     positions: int = 0
     norm_bias: bool = False
     mtp: tuple[str, ...] = ()
+    repository: str = ""
 
     @property
     def layers(self) -> int:

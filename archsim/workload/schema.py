@@ -1,5 +1,6 @@
 """The files of models, and how they become a Model."""
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
@@ -30,6 +31,7 @@ class WorkloadFile(StrictModel):
     """A file of `workloads/`."""
 
     name: str
+    hf_repo: str | None = Field(None, description="repository of its checkpoint on the Hugging Face Hub")
     architecture: Architecture
     precision: dict[PrecisionClass, FormatName] = Field(
         {}, description="the model's native formats where they are not bf16"
@@ -42,11 +44,11 @@ def load_model(name: str, mark: Mark | None = None) -> Model:
     """The model of a name or path, its parameter count checked. Raises CatalogError with every fault of its file."""
     document = fetch("workloads", name, mark)
     file = validate(WorkloadFile, document)
-    check_sources(document, file.sources, skip=("name",))
+    check_sources(document, file.sources, skip=("name", "hf_repo"))
     _check_shapes(document, file.architecture)
     declared = {"total": file.parameters.total, "active": file.parameters.active or 0}
     native = {str(tensor): fmt for tensor, fmt in file.precision.items()}
-    model = model_of(file.name, file.architecture, declared, native)
+    model = replace(model_of(file.name, file.architecture, declared, native), repository=file.hf_repo or "")
     _check_count(document, model)
     return model
 
