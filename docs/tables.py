@@ -21,12 +21,13 @@ from archsim.fields import Count, FormatName, Fraction, Natural, NonNegative, Po
 from archsim.mapping import mapper, options, runtime
 from archsim.sources import SourceEntry
 from archsim.units import DIMENSIONS, FORMATS, show
+from archsim.workload import architecture as configurations
 from archsim.workload import schema as workloads
 
 
 def _classes() -> Iterator[type[BaseModel]]:
     """Every schema of a file or of a part of one."""
-    for module in (chips, families_of, scenarios, options, mapper, runtime, workloads):
+    for module in (chips, families_of, scenarios, options, mapper, runtime, workloads, configurations):
         for value in vars(module).values():
             own = isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
             if own:

@@ -160,7 +160,7 @@ def test_formats_count_their_scales() -> None:
     assert bits["mxfp4"] == 4.25
     assert bits["nvfp4"] == 4.5
     assert bits["mxfp8"] == 8.25
-    assert (bits["int4"], bits["q8_0"], bits["q4_0"]) == (4.125, 8.5, 4.5)
+    assert (bits["int4"], bits["int4_g32"], bits["q8_0"], bits["q4_0"]) == (4.125, 4.5, 8.5, 4.5)
     assert bits["fp8_block"] == 8 + 32 / 16384
     assert (bits["fp32"], bits["bf16"], bits["fp8"], bits["int8"]) == (32, 16, 8, 8)
     assert Format("odd", 6, scale_bits=8, group=4).bytes == 1
@@ -171,7 +171,7 @@ def test_formats_name_the_matrix_rate_they_compute_at() -> None:
     assert {name for name, base in bases.items() if base == "fp8"} == {"fp8_block", "mxfp8"}
     assert {name for name, base in bases.items() if base == "fp4"} == {"nvfp4", "mxfp4"}
     assert {name: base for name, base in bases.items() if base not in ("fp8", "fp4")} == {
-        "fp16": "bf16", "q8_0": "int8", "q4_0": "int4"
+        "fp16": "bf16", "q8_0": "int8", "q4_0": "int4", "int4_g32": "int4"
     }
 
 
