@@ -129,7 +129,8 @@ def _folder_of(point: EntryPoint) -> Path:
     except Exception as error:  # another distribution's code may fail in any way
         raise CatalogError([Fault(where, 0, 0, f"{point.value}: {type(error).__name__}: {error}")]) from error
     if not isinstance(found, str | os.PathLike):
-        raise CatalogError([Fault(where, 0, 0, f"{point.value}: expected the path of a folder, got {described(found)}")])
+        expected = f"expected the path of a folder, got {described(found)}"
+        raise CatalogError([Fault(where, 0, 0, f"{point.value}: {expected}")])
     folder = Path(found)
     if not folder.is_dir():
         raise CatalogError([Fault(where, 0, 0, f"{point.value}: no such folder {described(str(found))}")])

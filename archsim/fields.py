@@ -130,11 +130,25 @@ def _whole(value: object, least: int) -> int:
 
 
 def _count(value: object) -> int:
-    return _whole(value, 1)
+    return _at_most(_whole(value, 1), LARGEST, value)
+
+
+MOST = 1_000_000
+LARGEST = 10**15  # of a count: what products of a few of them can still hold
+
+
+def _few(value: object) -> int:
+    return _at_most(_whole(value, 1), MOST, value)
+
+
+def _at_most(count: int, most: int, value: object) -> int:
+    if count > most:
+        raise UnitError(f"expected at most {most:,}, got {described(value)}")
+    return count
 
 
 def _natural(value: object) -> int:
-    return _whole(value, 0)
+    return _at_most(_whole(value, 0), LARGEST, value)
 
 
 def _format_name(value: object) -> str:
@@ -145,6 +159,7 @@ Fraction = Annotated[float, BeforeValidator(_fraction)]  #: 0 to 1, both include
 Positive = Annotated[float, BeforeValidator(_positive)]  #: finite and above 0
 NonNegative = Annotated[float, BeforeValidator(_not_negative)]  #: finite and at least 0
 Count = Annotated[int, BeforeValidator(_count)]  #: whole and at least 1; 1e9 counts as whole
+Few = Annotated[int, BeforeValidator(_few)]  #: whole, at least 1 and at most a million: what is walked one by one
 Natural = Annotated[int, BeforeValidator(_natural)]  #: whole and at least 0
 FormatName = Annotated[str, BeforeValidator(_format_name)]  #: a key of `archsim.units.FORMATS`
 

@@ -13,10 +13,11 @@ from pydantic_core import PydanticUndefined
 from archsim.catalog import find, names, read
 from archsim.chip import constants as families_of
 from archsim.chip import schema as chips
+from archsim.economics.prices import Prices
 from archsim.economics.terms import Terms
 from archsim.engine.cost import ALL_PARTS
 from archsim.explore import scenario as scenarios
-from archsim.explore.result import METRICS
+from archsim.explore.result import METRICS, PRICED
 from archsim.fields import Count, FormatName, Fraction, Natural, NonNegative, Positive, Quantity
 from archsim.mapping import mapper, options, runtime
 from archsim.sources import SourceEntry
@@ -32,7 +33,7 @@ def _classes() -> Iterator[type[BaseModel]]:
             own = isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
             if own:
                 yield value
-    yield from (Terms, SourceEntry)
+    yield from (Terms, Prices, SourceEntry)
 
 
 CLASSES: dict[str, type[BaseModel]] = {model.__name__: model for model in _classes()}
@@ -185,9 +186,12 @@ def metrics() -> str:
         "power": "W",
         "energy": "J",
         "bytes": "B",
+        "revenue": "USD/h",
+        "power_revenue": "USD/(MW h)",
         "": "1",
     }
-    return table(["metric", "unit", "what it is"], ([f"`{n}`", units[d], text] for n, (d, text, _) in METRICS.items()))
+    known = METRICS | PRICED
+    return table(["metric", "unit", "what it is"], ([f"`{n}`", units[d], text] for n, (d, text, _) in known.items()))
 
 
 def families() -> str:

@@ -7,6 +7,7 @@ that stays inside the fast links), `within_domain` (every divisor up to it), `re
 
 from collections.abc import Mapping
 from itertools import product
+from math import isqrt
 
 from archsim.mapping.mapper import Degree
 from archsim.mapping.system import Pool
@@ -34,7 +35,8 @@ def propose(model: Model, pool: Pool, degrees: Mapping[str, Degree]) -> list[dic
 
 
 def _divisors(number: int) -> list[int]:
-    return [value for value in range(1, number + 1) if number % value == 0]
+    small = [value for value in range(1, isqrt(number) + 1) if number % value == 0]
+    return sorted({*small, *(number // value for value in small)})
 
 
 def _choices(wanted: Degree, chips: int, pool: Pool) -> list[int]:

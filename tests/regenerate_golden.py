@@ -66,7 +66,8 @@ def answers(case: str) -> dict[str, Any]:
 
 def kept(result: Result) -> dict[str, Any]:
     table = result.table()
-    plan = {name: [int(value) for value in table[name]] for name in ("tensor", "attention_data", "expert", "data")}
+    degrees = ("tensor", "attention_data", "expert", "data")
+    plan = {name: [int(value) for value in table[f"split.{name}"]] for name in degrees}
     return {name: listed(result, result.metric(name)) for name in METRICS} | {"plan": plan}
 
 

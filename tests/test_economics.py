@@ -73,10 +73,11 @@ def test_terms_of_a_scenario_come_before_the_prices_of_a_chip() -> None:
     assert one(own.parts["capital"]) == pytest.approx(100_000 * recovery_factor(0.08, 5) / 8760)
 
 
-def test_a_chip_without_a_price_says_what_to_add() -> None:
+def test_a_chip_without_a_price_has_no_cost_and_says_what_to_add_where_one_is_asked_for() -> None:
     unsold = replace(chip(H100), price=replace(chip(H100).price, rent=None, system=None))
+    assert np.isnan(rate(unsold, Terms(), array(0.0)).hourly).all(), "unknown is not free"
     with pytest.raises(ValueError, match="no all-in price; give `economics"):
-        rate(unsold, Terms(), array(0.0))
+        rate(unsold, Terms(by="capital"), array(0.0))
     with pytest.raises(ValueError, match="no rent; give `economics"):
         rate(unsold, Terms(by="rent"), array(0.0))
     assert rate(unsold, Terms(rent="1 USD/h"), array(0.0)).by == "rent"

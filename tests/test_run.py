@@ -119,7 +119,8 @@ def test_the_plan_changes_with_the_context_when_memory_forces_it() -> None:
     context = [100, 1000, 2500]
     found = archsim.run(s, context=context)
     assert found.feasible.all()
-    assert list(found.table()["tensor"]) == [4, 4, 8] and list(found.table()["data"]) == [2, 2, 1]
+    table = found.table()
+    assert list(table["split.tensor"]) == [4, 4, 8] and list(table["split.data"]) == [2, 2, 1]
     stays = archsim.run(replace(s, split=found.split_at(0), mapper=None), context=context)
     assert list(stays.feasible) == [True, True, False] and stays.reason_at(2) == "memory"
     assert list(found.tpot[:2]) == list(stays.tpot[:2])
@@ -145,7 +146,7 @@ def test_points_that_do_not_fit_are_nan_in_every_metric_and_have_a_reason(partly
 def test_the_table_has_a_row_for_every_point_and_the_same_gaps(partly: Result) -> None:
     table = partly.table()
     assert {len(column) for column in table.values()} == {9}
-    assert set(table) >= {"batch", "context", "tensor", "data", *METRICS}
+    assert set(table) >= {"batch", "context", "split.tensor", "split.data", *METRICS}
     assert list(table["batch"]) == [1, 1, 1, 64, 64, 64, 1024, 1024, 1024]
     assert np.array_equal(np.isnan(table["tpot"]), ~partly.feasible.ravel())
 
@@ -174,6 +175,7 @@ def test_more_chips_with_a_split_to_match_are_swept_together() -> None:
     found = archsim.run(s, zipped=True, over={"split.tensor": [1, 2, 4, 8], "chips": [1, 2, 4, 8]})
     assert found.feasible.all() and list(found.axes) == ["point"]
     assert np.all(np.diff(found.tpot) < 0)
+    assert [one(found.split_at(index).tensor) for index in range(4)] == [1, 2, 4, 8]
 
 
 # Questions that make no sense

@@ -14,7 +14,7 @@ from archsim.chip.model import Chip, with_value
 from archsim.chip.schema import load_chip
 from archsim.economics.prices import Prices
 from archsim.economics.terms import Terms
-from archsim.fields import Count, FaultAt, FormatName, Fraction, Natural, NonNegative, Seconds, TokensPerSecond, Watts
+from archsim.fields import Count, FaultAt, Few, FormatName, Fraction, Natural, NonNegative, Seconds, TokensPerSecond, Watts
 from archsim.mapping.mapper import Mapper, load_mapper
 from archsim.mapping.options import Options
 from archsim.mapping.runtime import Runtime, load_runtime
@@ -36,7 +36,7 @@ class PoolFile(StrictModel):
     """Chips of one kind."""
 
     chip: str
-    count: Count
+    count: Few
 
 
 class TrafficFile(StrictModel):
@@ -58,12 +58,12 @@ class SloFile(StrictModel):
 class SplitFile(StrictModel):
     """A split given instead of asked for."""
 
-    tensor: Count = 1
-    attention_data: Count = 1
-    expert: Count = 1
-    data: Count = 1
-    pipeline: Count = 1
-    context: Count = Field(1, description="ranks of a tensor group that share the tokens of a KV cache")
+    tensor: Few = 1
+    attention_data: Few = 1
+    expert: Few = 1
+    data: Few = 1
+    pipeline: Few = 1
+    context: Few = Field(1, description="ranks of a tensor group that share the tokens of a KV cache")
 
 
 class SpeculationFile(StrictModel):

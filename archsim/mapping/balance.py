@@ -24,7 +24,7 @@ def popularity(experts: int, top_k: int, skew: float) -> Array:
 @lru_cache(maxsize=4096)
 def busiest(experts: int, top_k: int, ranks: int, redundant: int, skew: float) -> float:
     """Load of the busiest expert rank over the mean of all; 1 where loads are even."""
-    if ranks <= 1 or skew == 0.0:
+    if ranks <= 1 or skew == 0.0 or experts % ranks:
         return 1.0
     share = popularity(experts, top_k, skew)
     if redundant == 0:

@@ -34,9 +34,10 @@ def stages(sequence: Sequence[tuple[str, int]], count: int) -> Cut:
 def largest(sequence: Sequence[tuple[str, int]], sizes: Mapping[str, Array], count: Array) -> Array:
     """The sum of `sizes` (per block) over the largest stage, for an array of stage counts."""
     found = array(0.0)
+    layers = sum(times for block, times in sequence if block not in ("embedding", "head"))
     for value in np.unique(count):
         most = array(0.0)
-        for held in stages(sequence, int(value)):
+        for held in stages(sequence, min(int(value), max(layers, 1))):
             most = np.maximum(most, sum((sizes[block] * layers for block, layers in held.items() if block in sizes), array(0.0)))
         found = np.where(count == value, most, found)
     return found

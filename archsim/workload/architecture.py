@@ -7,7 +7,7 @@ without a key (the norm of queries and keys in Qwen3, biases in OPT) stands in `
 from typing import Literal
 
 from archsim.catalog import StrictModel
-from archsim.fields import Count, Natural
+from archsim.fields import Count, Few, Natural
 
 StateFormat = Literal["float32", "bfloat16", "float16"]
 LayerType = Literal["sliding_attention", "full_attention", "linear_attention", "chunked_attention"]
@@ -41,7 +41,7 @@ class Architecture(StrictModel):
     model_type: str
     vocab_size: Count
     hidden_size: Count
-    num_hidden_layers: Count
+    num_hidden_layers: Few
     max_position_embeddings: Count = 131072
     tie_word_embeddings: bool | None = None
     hidden_act: str = "silu"
