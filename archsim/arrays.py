@@ -99,6 +99,8 @@ def blocked(function: Callable[[Inputs], tuple[Array, ...]], inputs: Inputs) -> 
         return function(inputs)
     axis = int(np.argmax(shape))
     rows = max(2, BLOCK // (size // shape[axis]))
+    if rows >= shape[axis]:  # many short axes: no cut makes a block
+        return function(inputs)
     full = {name: item.reshape((1,) * (len(shape) - item.ndim) + item.shape) for name, item in inputs.items()}
     outputs: list[Array] = []
     for start in range(0, shape[axis], rows):

@@ -657,6 +657,15 @@ def test_more_rows_are_never_faster() -> None:
             assert np.all(np.diff(seconds) >= -1e-12 * seconds[1:]), (on, stack, fmt)
 
 
+@pytest.mark.parametrize("on", CHIPS)
+def test_one_more_token_in_thousands_costs_no_jump(on: str) -> None:
+    """Tokens choose at random: where the mean expert just fills its tiles, some need one more and some do not."""
+    tokens = np.arange(8000.0, 8400.0)  # 128 experts, 4 a token: 256 rows each at 8192
+    seconds = priced(routed(tokens, 128, 4, 2880, 2880, skew=0.0, on=on), on).seconds
+    steps = np.diff(seconds) / seconds[1:]
+    assert steps.max() < 0.03, f"{steps.max():.0%} more from {tokens[steps.argmax()]:.0f} tokens to the next"
+
+
 def test_a_longer_cache_is_never_faster() -> None:
     context = np.unique(np.geomspace(1, 1e6, 500).astype(int)).astype(float)
     makers: dict[str, Callable[..., Kernel]] = {

@@ -255,7 +255,7 @@ def test_more_of_a_resource_never_makes_the_cheapest_service_dearer(field: str, 
     assert np.all(np.diff(cheapest) <= 1e-9 * cheapest[:-1]), cheapest
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(systems, few_or_many, short_or_long)
 def test_no_stack_beats_the_perfect_one(system: tuple[str, str, int], batch: int, context: int) -> None:
     by = {"tensor": min(system[2], 8), "data": -(-system[2] // 8)}

@@ -99,8 +99,8 @@ def test_many_clients_leave_no_machine_idle(system: str, traffic: str) -> None:
 @any_traffic
 def test_the_fixed_point_is_one(system: str, traffic: str) -> None:
     """Requests that a mixed step takes are those that arrive while it runs, at least one, at most what fits."""
-    found, output = settled(loop(system, traffic)), TRAFFIC[traffic][1]
-    arriving = found.running / (found.ttft + output * found.tpot) * found.mixed_seconds
+    found = settled(loop(system, traffic))
+    arriving = found.requests_per_second * found.mixed_seconds
     expected = np.clip(arriving, 1.0, flat(found.knots)[-1] if found.knots.size == 1 else found.knots[..., -1:])
     assert np.allclose(found.joined, expected, rtol=1e-6)
 
@@ -136,6 +136,15 @@ def test_one_client_waits_for_its_own_prefill_and_the_host_and_for_nobody_else(s
 def test_more_clients_never_speed_up_anybodys_tokens(system: str, traffic: str) -> None:
     tpot = flat(settled(loop(system, traffic)).tpot)
     assert np.all(np.diff(tpot) >= -1e-9 * tpot[1:])
+
+
+@every
+@any_traffic
+def test_no_token_waits_longer_than_a_step_that_prefills(system: str, traffic: str) -> None:
+    """Every step gives every decoding sequence a token, and none is longer than one with a chunk of prefill."""
+    found = settled(loop(system, traffic))
+    worst = float(np.max(found.tpot / np.maximum(found.mixed_seconds, found.decode.turnaround)))
+    assert worst <= 1 + 1e-9, f"up to {worst:.3g} steps a token"
 
 
 @every

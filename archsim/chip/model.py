@@ -125,15 +125,11 @@ class Chip:
         return self.matrix[fmt] / self.memory.bandwidth
 
     def compute_format(self, *operands: Format) -> str | None:
-        """The fastest matrix format at least as wide as the widest operand; None if the chip has none."""
+        """The narrowest matrix format at least as wide as the widest operand, which is the fastest; None if there is none."""
         widest = max(operand.bits for operand in operands)
         whole = all(operand.base in INTEGERS for operand in operands)
-        fitting = {
-            name: float(rate.max())
-            for name, rate in self.matrix.items()
-            if FORMAT_BITS[name] >= widest and (whole or name not in INTEGERS)
-        }
-        return max(fitting, key=lambda name: (fitting[name], -FORMAT_BITS[name])) if fitting else None
+        fitting = [name for name in self.matrix if FORMAT_BITS[name] >= widest and (whole or name not in INTEGERS)]
+        return min(fitting, key=lambda name: (FORMAT_BITS[name], name not in INTEGERS), default=None)
 
 
 FORMAT_BITS = {"fp4": 4, "int4": 4, "fp8": 8, "int8": 8, "bf16": 16, "tf32": 19, "fp32": 32}

@@ -1,5 +1,6 @@
 """The terms of a cost: every default visible, settable in a scenario, and shown in the report."""
 
+from math import expm1, log1p
 from typing import Literal
 
 from pydantic import Field
@@ -21,8 +22,8 @@ class Terms(StrictModel):
     by: Literal["rent", "capital"] | None = None
     rent: DollarsPerHour | None = Field(None, description="of one chip; default: the chip's own")
     capital: Dollars | None = Field(None, description="all-in price of one chip with its share of server and network; default: the chip's own")
-    years: Positive = Field(5.0, description="life over which capital is spread")
-    interest: NonNegative = Field(0.08, description="a year, on capital not yet paid back")
+    years: Positive = Field(5.0, ge=0.1, le=100.0, description="life over which capital is spread")
+    interest: NonNegative = Field(0.08, le=10.0, description="a year, on capital not yet paid back")
     operation: NonNegative = Field(0.05, description="of capital a year: staff, space, repair")
     electricity: DollarsPerKWh = Field(0.08, description="price of energy")
     pue: Positive = Field(1.2, description="facility power over IT power")
@@ -32,4 +33,4 @@ class Terms(StrictModel):
 
 def recovery_factor(interest: float, years: float) -> float:
     """Share of capital to pay a year: r / (1 - (1 + r)^-n), or 1 / n without interest."""
-    return 1.0 / years if interest == 0.0 else interest / (1.0 - (1.0 + interest) ** -years)
+    return 1.0 / years if interest == 0.0 else -interest / expm1(-years * log1p(interest))

@@ -175,7 +175,7 @@ class _Experts:
     def _product(self, x: Inputs, tile: float, columns: Array, depth: Array) -> tuple[Array, ...]:
         """One grouped product in row tiles of `tile`: cores, memory, joined, padded, spread, depth (s)."""
         each = x["rows"] / np.maximum(x["touched"], 1e-30)
-        tiles = x["touched"] * np.ceil(each / tile) * np.ceil(columns / COLUMNS)
+        tiles = x["touched"] * np.maximum(each / tile + 0.5, 1.0) * np.ceil(columns / COLUMNS)
         rate = x["peak"] / x["cores"]
         work = 2.0 * max(tile, 16.0) * COLUMNS * depth / rate
         waves = np.maximum(tiles / x["cores"], 1.0)

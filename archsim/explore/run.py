@@ -72,7 +72,8 @@ def _split(split: Split, rank: int, swept: Mapping[str, Array], tail: int) -> Sp
 def choose(scenario: Scenario, names: Mapping[str, Array], answer: Answer) -> Result:
     """The proposal to take at every point: legal, fitting, within the SLO if any is, and best by the objective."""
     broken, fits = legal(scenario), answer.fits
-    shape = np.broadcast_shapes(broken.shape, fits.shape, answer.batch.shape, answer.tpot.shape)
+    swept = (1, *(values.size for values in names.values()), *((1,) if answer.mode == "steady" else ()))
+    shape = np.broadcast_shapes(broken.shape, fits.shape, answer.tpot.shape, swept)
     usable, slo = (broken == 0) & (fits > 0), _slo(scenario, answer)
     choice = np.zeros((1, *shape[1:]), np.int64)
     if shape[0] > 1:

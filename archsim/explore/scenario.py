@@ -84,7 +84,7 @@ class SpeculationFile(StrictModel):
 class RoutingFile(StrictModel):
     """How unevenly tokens choose experts."""
 
-    skew: NonNegative = EXPERT_SKEW
+    skew: NonNegative = Field(EXPERT_SKEW, le=10.0, description="exponent of the power law by which tokens repeat experts; 0: uniform")
 
 
 Metric = Literal["cost_per_token", "tpot", "ttft", "throughput", "energy_per_token"]

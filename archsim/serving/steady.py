@@ -16,7 +16,7 @@ from archsim.mapping.plan import MemoryPlan
 from archsim.workload.model import LatentAttention, Moe
 from archsim.workload.step import decode, prefill
 
-ROUNDS = 30  # halvings of the logarithm of the requests that join a step
+ROUNDS = 40  # halvings of the path
 KNOTS = 9  # numbers of requests a step at which mixed steps are priced
 HELD = 0.6  # share of its output that a running sequence holds on average, with headroom against preemption
 
@@ -57,13 +57,30 @@ def steady(d: Deployment, clients: Array, prompt: Array, output: Array, cached: 
     room = np.floor(np.maximum(memory.free_for_kv, 0.0) / memory.per_sequence) * groups
     running = np.maximum(np.minimum(clients, room), 1.0)
     plain = run_step(place(d, decode(running, prompt + output / 2.0, d.model.clips)), d.chip, d.runtime.stack)
-    loop = _Loop(d, clients, running, prompt, output, np.minimum(cached, prompt - 1.0), plain.turnaround)
+    loop = _Loop(d, running, prompt, output, np.minimum(cached, prompt - 1.0), plain.turnaround)
     mixed = loop.mixed_steps()
-    joined, seconds, ttft, tpot = loop.settle(_with_prefill(plain, mixed))
-    rate = clients / (ttft + output * tpot)
-    share = np.minimum(rate * loop.each(joined, seconds), 1.0)
-    mixed_time = np.minimum(rate / joined * loop.chunks * seconds, 1.0)
-    return Steady(ttft, tpot, running, rate, joined, share, plain, mixed, seconds, mixed_time, loop.knots(), memory)
+    state = loop.settle(_with_prefill(plain, mixed))
+    ttft = clients / state.rate - output * state.tpot  # Little's law, waiting for memory included
+    added = state.mixed * (state.seconds - plain.turnaround) / state.mean
+    time = state.mixed * state.seconds / state.mean
+    return Steady(ttft, state.tpot, running, state.rate, state.joined, added, plain, mixed, state.seconds, time, loop.knots(), memory)
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """A closed loop in which a share `mixed` of the steps takes `joined` requests each.
+
+    Seconds of a mixed step, of the mean step and between tokens of a sequence; requests a second; sequences that it keeps
+    running.
+    """
+
+    joined: Array
+    mixed: Array
+    seconds: Array
+    mean: Array
+    tpot: Array
+    rate: Array
+    running: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +88,6 @@ class _Loop:
     """What the rounds of the fixed point share."""
 
     d: Deployment
-    clients: Array
     running: Array
     prompt: Array
     output: Array
@@ -111,40 +127,36 @@ class _Loop:
         step = decode(self.running, context, clips) + prefill(tokens, prefix, self.knots(), clips)
         return run_step(place(self.d, step), self.d.chip, self.d.runtime.stack)
 
-    def settle(self, mixed: Array) -> tuple[Array, Array, Array, Array]:
-        """Requests a mixed step, its seconds, TTFT and TPOT, where as many join as arrive meanwhile; by bisection."""
-        knots, most = np.log(self.knots()), np.log(self.most)
-        low, high = np.zeros((*mixed.shape[:-1], 1)), np.broadcast_to(most, (*mixed.shape[:-1], 1))
+    def settle(self, spans: Array) -> _State:
+        """The state that keeps exactly the running sequences busy, by bisection along one path.
+
+        The path first makes more and more steps take one request, then takes more of them in every step; the sequences
+        that it keeps running grow along it. At its end prefill is saturated, and what is left over waits for it.
+        """
+        shape = np.broadcast_shapes(self.running.shape, (*spans.shape[:-1], 1))
+        low, high = np.zeros(shape), np.full(shape, 2.0)
         for _ in range(ROUNDS):
             middle = (low + high) / 2.0
-            seconds = _interpolate(middle, knots, mixed)
-            ttft, tpot = self._times(np.exp(middle), seconds)
-            arriving = self.clients / (ttft + self.output * tpot) * seconds
-            more = np.log(arriving) > middle
-            low, high = np.where(more, middle, low), np.where(more, high, middle)
-        seconds = _interpolate(high, knots, mixed)
-        return np.exp(high), seconds, *self._times(np.exp(high), seconds)
+            fewer = self._state(middle, spans).running < self.running
+            low, high = np.where(fewer, middle, low), np.where(fewer, high, middle)
+        return self._state(high, spans)
 
-    def each(self, joined: Array, seconds: Array) -> Array:
-        """Seconds that the prefill of one request adds to the steps it shares."""
-        return np.maximum(seconds - self.plain, 0.0) * self.chunks / joined
+    def _state(self, path: Array, spans: Array) -> _State:
+        """The loop at a place of the path: 0 to 1 is the share of mixed steps, 1 to 2 the requests they take.
 
-    def _times(self, joined: Array, seconds: Array) -> tuple[Array, Array]:
-        """TTFT and TPOT if mixed steps take `joined` requests each in `seconds`.
-
-        A token waits for its step and for what prefill of the others falls on it; a first token for its own prefill,
-        the queue of prefills before it, half a step, the host, and for memory where not all clients fit.
+        A sequence waits for the prefill of others, not for its own; a first token for its own prefill, half a step of the
+        others, and the host.
         """
-        each = self.each(joined, seconds)
-        own = seconds * self.chunks + self.d.runtime.host.arrival + self.d.runtime.host.expert_layer * expert_layers(self.d)
-        added = (self.running - 1.0) * each
-        tpot = self.plain + added / self.output
-        decoding = self.output * tpot / (own + self.output * tpot)
-        tpot = self.plain + added / self.output * decoding
-        load = np.minimum(self.running * each / (own + self.output * tpot), 0.98)
-        first = own + load / (2.0 * (1.0 - load)) * seconds + tpot / 2.0
-        waiting = np.maximum(self.clients - self.running, 0.0) / self.running * (first + self.output * tpot)
-        return first + waiting, tpot
+        mixed = np.minimum(path, 1.0)
+        joined = self.most ** np.maximum(path - 1.0, 0.0)
+        seconds = np.maximum(_interpolate(np.log(joined), np.log(self.knots()), spans), self.plain)
+        mean = self.plain + mixed * (seconds - self.plain)
+        others = (self.running - 1.0) / self.running
+        tpot = self.plain + mixed * others * (seconds - self.plain)
+        rate = mixed * joined / (self.chunks * mean)
+        host = self.d.runtime.host.arrival + self.d.runtime.host.expert_layer * expert_layers(self.d)
+        first = self.chunks * seconds + host + others * mean / 2.0
+        return _State(joined, mixed, seconds, mean, tpot, rate, rate * (self.output * tpot + first))
 
 
 def _with_prefill(plain: PricedStep, mixed: PricedStep) -> Array:
