@@ -46,12 +46,21 @@ def _cores(a: Attention, step: Step) -> list[Operator]:
     rules = {"heads": "tensor", "kv_heads": "kv_heads"}
     cores = []
     if step.decodes:
-        dims = {"sequences": step.sequences, "queries": step.queries, "tokens": step.context[a.window], "length": step.length(a.window), **sizes}
+        dims = _decoded(step, a.window) | sizes
         cores.append(Operator("attention", "generation_attention", "attention", dims, rules))
     if step.prefills:
         dims = _prompt(step, a.window) | sizes
         cores.append(Operator("prefill_attention", "context_attention", "attention", dims, rules))
     return cores
+
+
+def _decoded(step: Step, window: float) -> dict[str, Array]:
+    return {
+        "sequences": step.sequences,
+        "queries": step.queries,
+        "tokens": step.context[window],
+        "length": step.length(window),
+    }
 
 
 def _prompt(step: Step, window: float) -> dict[str, Array]:
@@ -110,7 +119,7 @@ def _absorbed(a: LatentAttention, step: Step, precision: Precision) -> list[Oper
     """Decode: queries are carried into the latent space, so that the cache is read as it is."""
     m = step.sequences * step.queries
     heads = {"heads": array(a.heads), "width": array(a.latent + a.rope), "value": array(a.latent)}
-    dims = {"sequences": step.sequences, "queries": step.queries, "tokens": step.context[a.window], "length": step.length(a.window), **heads}
+    dims = _decoded(step, a.window) | heads
     stored = a.stored(precision.kv)
     packed = None if stored == precision.kv else stored
     return [

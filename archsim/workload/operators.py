@@ -117,7 +117,7 @@ class OpGraph:
 
     @cached_property
     def blocks(self) -> dict[str, "DiGraph[str]"]:
-        """The dataflow graph of every block; nodes are names with their `operator`, edges run from producer to consumer."""
+        """The dataflow graph of every block: nodes are names with their `operator`, edges run from producer on."""
         import networkx  # only those who ask for a graph pay for it
 
         graphs: dict[str, DiGraph[str]] = {}
