@@ -34,7 +34,7 @@ test: MARKED := not slow
 test test-all: $(DEV)
 	@echo "ruff check" && $(BIN)/ruff check --quiet .
 	@echo "mypy --strict archsim" && $(BIN)/mypy --strict archsim
-	@echo "pytest -m '$(MARKED)'" && $(BIN)/pytest -m '$(MARKED)'
+	@echo "pytest -m '$(MARKED)'" && $(BIN)/pytest -n auto -m '$(MARKED)'
 
 bench: $(RUN)
 	@$(BIN)/python benchmarks/speed.py

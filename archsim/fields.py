@@ -129,12 +129,11 @@ def _whole(value: object, least: int) -> int:
     return int(value)  # type: ignore[call-overload, no-any-return]  # _number has refused all but int and float
 
 
+MOST, LARGEST = 10**6, 10**15  # of what is walked one by one; of what products of a few can still hold
+
+
 def _count(value: object) -> int:
     return _at_most(_whole(value, 1), LARGEST, value)
-
-
-MOST = 1_000_000
-LARGEST = 10**15  # of a count: what products of a few of them can still hold
 
 
 def _few(value: object) -> int:

@@ -153,6 +153,11 @@ def on_chips(s: Scenario, count: int, tensor: int, replicas: int) -> Scenario:
     return replace(s, system=System({"gpu": pool}), split=by, mapper=None)
 
 
+def in_stages(s: Scenario, count: int, tensor: int, stages: int) -> Scenario:
+    whole = on_chips(s, count, tensor, 1)
+    return replace(whole, split=replace(whole.split, pipeline=array(stages)))
+
+
 def number(text: str | None) -> int:
     return int((text or "1").replace(",", ""))
 
@@ -168,6 +173,10 @@ CHANGES: list[tuple[str, Callable[[Scenario, re.Match[str]], Scenario]]] = [
     (
         r"([\d,]+) chips at TP(\d+)(?: with (\d+) replicas)? hold it",
         lambda s, m: on_chips(s, number(m[1]), number(m[2]), number(m[3])),
+    ),
+    (
+        r"([\d,]+) chips at TP(\d+) in (\d+) pipeline stages hold it",
+        lambda s, m: in_stages(s, number(m[1]), number(m[2]), number(m[3])),
     ),
     (r"a pool of (\d+) chips", lambda s, m: with_fields(s, {"chips": array(number(m[1]))})),
     (r"another split, or none for the mapper to choose", lambda s, m: chosen(s)),

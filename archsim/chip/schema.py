@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -32,19 +32,22 @@ Kind = Literal["gpu", "near-memory", "lpu"]
 MatrixFormat = Literal["bf16", "fp8", "fp4", "int8", "int4", "tf32", "fp32"]
 
 
+PeakRate = Annotated[Rate, Field(gt=0.0)]
+
+
 class MemoryFile(StrictModel):
     """Memory: technology, capacity, bandwidth."""
 
     technology: str
-    capacity: Bytes
-    bandwidth: Bandwidth
+    capacity: Bytes = Field(gt=0.0)
+    bandwidth: Bandwidth = Field(gt=0.0)
 
 
 class LinkFile(StrictModel):
     """A fabric; bandwidth is of one chip in one direction."""
 
     name: str = ""
-    bandwidth: Bandwidth
+    bandwidth: Bandwidth = Field(gt=0.0)
     latency: Seconds
     domain: Count = Field(1, description="chips it joins without leaving the fabric")
     switch: bool = Field(False, description="whether the fabric reduces in its switch")
@@ -61,7 +64,7 @@ class LinksFile(StrictModel):
 class PowerFile(StrictModel):
     """Board power."""
 
-    tdp: Watts
+    tdp: Watts = Field(gt=0.0)
     idle: Watts
     active: Watts = Field(description="floor while any kernel runs")
     cap: Fraction = Field(0.988, description="share of the limit that sustained work reaches")
@@ -103,10 +106,10 @@ class ChipFile(StrictModel):
     name: str
     kind: Kind
     generation: str
-    clock: Hertz
+    clock: Hertz = Field(gt=0.0)
     cores: Count
-    matrix: dict[MatrixFormat, Rate]
-    vector: dict[MatrixFormat, Rate]
+    matrix: dict[MatrixFormat, PeakRate]
+    vector: dict[MatrixFormat, PeakRate]
     exponentials: Positive
     sram: SramFile
     cache: CacheFile

@@ -82,8 +82,8 @@ def run(blocks: Mapping[str, Sequence[Timed]], sequence: Sequence[tuple[str, int
     """
     clock = _Clock(host)
     for block, count in sequence:
-        if not launch and _is_chain(blocks[block]):
-            clock.chain(block, blocks[block], count)
+        if _is_chain(blocks[block]):
+            clock.chain(block, blocks[block], count, launch.get(block))
         else:
             clock.play(block, blocks[block], count, launch.get(block))
     return clock.schedule()
@@ -146,33 +146,70 @@ class _Clock:
     period: dict[str, Array] = field(default_factory=dict)
     launches: dict[int, Cost] = field(default_factory=dict)
     ends: dict[int, Array] = field(default_factory=dict)
+    pending: dict[str, dict[str, Array]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.end = self.host
         self.free["host"] = self.host
         self._do("host", Cost(self.host, {"fixed": self.host}))
 
-    def chain(self, block: str, tasks: Sequence[Timed], count: int) -> None:
-        """A block whose tasks wait for one another in a row: its period is their sum, and gaps are the other lanes'."""
+    def chain(self, block: str, tasks: Sequence[Timed], count: int, launch: Array | None) -> None:
+        """A block whose tasks wait for one another in a row: its period is their sum, and gaps are the other lanes'.
+
+        Launched one by one, layer k starts when its launches are in, at the earliest k launches after the host was free.
+        """
         sums: dict[str, Array] = {}
         for task in narrow_first(tasks):
             sums[task.lane] = sums.get(task.lane, ZERO) + task.cost.seconds * count
         length = sum(sums.values(), ZERO)
+        wait = ZERO if launch is None else self._wait(launch, count, length)
         for lane in [lane for lane in {**self.free, **sums} if lane != "host"]:
-            self._open(lane)
-            if self.free[lane] is not self.end:
+            if lane in sums:
+                self._open(lane, self.end)
+                self._flush(lane)
+            if self.free.get(lane, self.end) is not self.end:
                 self._gap(lane, "dependency", self.end - self.free[lane])
-            for other, seconds in sums.items():
-                if other != lane:
-                    self._gap(lane, other, seconds)
+            self._beside(lane, tasks, sums, wait)
         for task in tasks:
             self._do(task.lane, task.cost, count, task.wide)
-        self.period[block] = length / count
-        self.end = self.end + length
+        self.period[block] = length / count if launch is None else np.maximum(length / count, launch)
+        self.end = self.end + length if wait is ZERO else self.end + length + wait
         self.ends.clear()
         for lane in self.free:
             if lane != "host":
                 self.free[lane] = self.end
+
+    def _wait(self, launch: Array, count: int, length: Array) -> Array:
+        """Time that a row of layers waits for its launches in all."""
+        host, each = self.free["host"], length / count
+        latest = np.maximum(host + launch + length, host + launch * count + each)
+        self.free["host"] = host + launch * count
+        self._do("host", Cost(launch, {"fixed": launch}), count)
+        return np.maximum(latest - length - self.end, 0.0)
+
+    def _beside(self, lane: str, tasks: Sequence[Timed], sums: Mapping[str, Array], wait: Array) -> None:
+        """What a lane waits for while others work; after its last task that is only known once it works again."""
+        after: dict[str, Array] = {}
+        if lane in sums:
+            last = max(index for index, task in enumerate(tasks) if task.lane == lane)
+            for task in tasks[last + 1 :]:
+                after[task.lane] = after.get(task.lane, ZERO) + task.cost.seconds
+        for other, seconds in sums.items():
+            if other != lane:
+                now = ZERO if lane not in sums else seconds - after[other] if other in after else seconds
+                self._gap(lane, other, now)
+                self._later(lane, other, after.get(other, ZERO) if lane in sums else seconds)
+        if wait is not ZERO:
+            (self._gap if lane in sums else self._later)(lane, "host", wait)
+
+    def _later(self, lane: str, cause: str, seconds: Array) -> None:
+        causes = self.pending.setdefault(lane, {})
+        causes[cause] = causes[cause] + seconds if cause in causes else seconds
+
+    def _flush(self, lane: str) -> None:
+        """A lane works again: what came since its last task was waiting."""
+        for cause, seconds in self.pending.pop(lane, {}).items():
+            self._gap(lane, cause, seconds)
 
     def play(self, block: str, tasks: Sequence[Timed], count: int, launch: Array | None) -> None:
         """A block in general: its first layers one by one, the rest by the step of each lane."""
@@ -191,14 +228,17 @@ class _Clock:
         ends: list[Array] = []
         last: dict[int, Array] = {}
         for task in tasks:
-            start, cause = self.ends.get(task.batch, self.end), "dependency"
+            waits = [(self.ends.get(task.batch, self.end), "dependency")]
             if launch is not None:
-                start, cause = np.maximum(start, self.free["host"]), "host"
-            for index in task.after:
-                start, cause = np.maximum(start, ends[index]), tasks[index].lane
-            self._open(task.lane)
+                waits.append((self.free["host"], "host"))
+            waits += [(ends[index], tasks[index].lane) for index in task.after]
+            start = functools.reduce(np.maximum, (time for time, _ in waits))
+            if task.lane not in self.free:
+                self._open(task.lane, self.host)
+                waits = [(time, "host" if cause == "host" else "bubble") for time, cause in waits]
+            self._flush(task.lane)
             start = np.maximum(start, self.free[task.lane])
-            self._gap(task.lane, cause if cause != task.lane else "dependency", start - self.free[task.lane])
+            self._gaps(task.lane, waits, start - self.free[task.lane])
             self._do(task.lane, task.cost, 1.0, task.wide)
             self._note(task, start)
             self.free[task.lane] = start + task.cost.seconds
@@ -237,16 +277,27 @@ class _Clock:
         known = self.done.get((lane, id(cost)))
         self.done[lane, id(cost)] = Work(cost, times + (known.times if known else 0.0), wide)
 
-    def _open(self, lane: str) -> None:
+    def _open(self, lane: str, start: Array) -> None:
         """A lane that starts now has been idle since the beginning."""
         if lane in self.free:
             return
-        self.free[lane] = self.end
+        self.free[lane] = start
         self._gap(lane, "host", self.host)
-        if self.end is not self.host:
-            self._gap(lane, "bubble", self.end - self.host)
+        if start is not self.host:
+            self._gap(lane, "bubble", start - self.host)
+
+    def _gaps(self, lane: str, waits: Sequence[tuple[Array, str]], gap: Array) -> None:
+        """A gap belongs to the lane of the dependency that came last, at every point; among equals to the first named."""
+        latest = functools.reduce(np.maximum, (time for time, _ in waits))
+        open_gap = gap
+        for time, cause in waits:
+            share = np.where(time == latest, open_gap, 0.0)
+            self._gap(lane, cause if cause != lane else "dependency", share)
+            open_gap = open_gap - share
 
     def _gap(self, lane: str, cause: str, seconds: Array) -> None:
+        if seconds is ZERO:
+            return
         causes = self.gaps.setdefault(lane, {})
         causes[cause] = causes[cause] + seconds if cause in causes else seconds
 
@@ -259,6 +310,8 @@ class _Clock:
         for lane, free in self.free.items():
             if free is not span:
                 self._gap(lane, "no_work", span - free)
+            for seconds in self.pending.pop(lane, {}).values():
+                self._gap(lane, "no_work", seconds)
             work = [item for (name, _), item in self.done.items() if name == lane]
             lanes[lane] = Lane(work, self.gaps.get(lane, {}))
         return Schedule(span, self.period, lanes)

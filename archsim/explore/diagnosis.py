@@ -102,7 +102,7 @@ def _narrower(scenario: Scenario, batch: float, context: float, sequences: float
 
 
 def _more_chips(scenario: Scenario, batch: float, context: float) -> Iterator[str]:
-    """The fewest chips, at a legal tensor degree, that hold it."""
+    """The fewest chips that hold it: at a legal tensor degree, with replicas, or in pipeline stages."""
     link = scenario.chip.links.get("scale_up")
     chips = int(scenario.chips.max())
     counts = {chips * factor for factor in range(1, 17)} | {2**power for power in range(11)}
@@ -116,6 +116,23 @@ def _more_chips(scenario: Scenario, batch: float, context: float) -> Iterator[st
             replicas = f" with {int(count / degrees[good][0])} replicas" if count > degrees[good][0] else ""
             yield f"{count} chips at TP{int(degrees[good][0])}{replicas} hold it"
             return
+        stages = count / degrees[-1]
+        if stages > 1 and _holds(scenario, batch, context, count, _staged(scenario, degrees[-1:], stages)):
+            yield f"{count} chips at TP{int(degrees[-1])} in {int(stages)} pipeline stages hold it"
+            return
+
+
+def _holds(scenario: Scenario, batch: float, context: float, count: int, split: Split) -> bool:
+    """Whether a split of so many chips is legal and fits."""
+    legal = legality(scenario.model, split, array(count)) == 0
+    return bool((legal & _plan(replace(scenario, split=split), batch, context).fits).all())
+
+
+def _staged(scenario: Scenario, degree: Array, stages: float) -> Split:
+    """Tensor parallelism inside the fast links and pipeline stages beyond."""
+    routed = float(scenario.split.expert.max()) > 1
+    one = np.ones_like(degree)
+    return Split(degree, one, degree if routed else one, one, pipeline=one * stages)
 
 
 def _tensor(scenario: Scenario, degrees: Array, count: int) -> Split:

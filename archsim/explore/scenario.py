@@ -115,7 +115,7 @@ class ScenarioFile(StrictModel):
     slo: SloFile = SloFile()
     objective: ObjectiveFile = ObjectiveFile()
     routing: RoutingFile = RoutingFile()
-    speculation: SpeculationFile = SpeculationFile()
+    speculation: SpeculationFile = Field(SpeculationFile(), description="drafts that a decode step verifies")
     economics: Terms = Terms()
     prices: Prices | None = Field(None, description="what tokens are sold for; gives revenue and margin")
 
@@ -186,6 +186,10 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
     system = System(pools)
     given = None if file.split is None else split_of(**file.split.model_dump())
     try:
+        proposed = given or mapper.propose(model, system.main)
+    except ValueError as error:
+        raise CatalogError([document.mark("mapper").fault(str(error))]) from error
+    try:
         precision = precision_of(model, {str(name): fmt for name, fmt in file.precision.items()})
     except UnitError as error:
         raise CatalogError([document.mark("precision").fault(str(error))]) from error
@@ -197,7 +201,7 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         system=system,
         runtime=runtime,
         mapper=None if given is not None else mapper,
-        split=given or mapper.propose(model, system.main),
+        split=proposed,
         batch=_numbers(file.batch),
         context=_numbers(file.context),
         input=None if file.traffic is None else array(file.traffic.input),

@@ -47,6 +47,8 @@ class Mapper:
         for strategy, degrees in self.proposals:
             for split in strategy(model, pool, degrees):
                 found[tuple(int(split.get(degree, 1)) for degree in DEGREES)] = None
+        if not found:
+            raise ValueError(f"mapper {self.name!r} proposes no split of {int(pool.count.max())} chips; see its `degrees`")
         columns = np.array(list(found), dtype=np.float64).reshape(-1, len(DEGREES))
         proposed = Split(*(array(column) for column in columns.T))
         legal = legality(model, proposed, array(float(pool.count.max()))) == 0

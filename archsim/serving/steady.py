@@ -17,6 +17,7 @@ from archsim.workload.model import LatentAttention, Moe
 from archsim.workload.step import decode, prefill
 
 ROUNDS = 40  # halvings of the path
+PASSES = 1  # of pricing the steps again for the sequences that turn out to decode
 KNOTS = 9  # numbers of requests a step at which mixed steps are priced
 HELD = 0.6  # share of its output that a running sequence holds on average, with headroom against preemption
 
@@ -56,14 +57,24 @@ def steady(d: Deployment, clients: Array, prompt: Array, output: Array, cached: 
     memory = memory_plan(d, clients, prompt + HELD * output)
     room = np.floor(np.maximum(memory.free_for_kv, 0.0) / memory.per_sequence) * groups
     running = np.maximum(np.minimum(clients, room), 1.0)
-    plain = run_step(place(d, decode(running, prompt + output / 2.0, d.model.clips)), d.chip, d.runtime.stack)
-    loop = _Loop(d, running, prompt, output, np.minimum(cached, prompt - 1.0), plain.turnaround)
-    mixed = loop.mixed_steps()
-    state = loop.settle(_with_prefill(plain, mixed))
+    loop, plain, mixed, state = _settled(d, running, running, prompt, output, cached)
+    for _ in range(PASSES):
+        decoding = np.clip(state.rate * output * state.tpot, 1.0, running)
+        loop, plain, mixed, state = _settled(d, running, decoding, prompt, output, cached)
     ttft = clients / state.rate - output * state.tpot  # Little's law, waiting for memory included
     added = state.mixed * (state.seconds - plain.turnaround) / state.mean
-    time = state.mixed * state.seconds / state.mean
+    time = np.minimum(state.mixed * state.seconds / state.mean, 1.0)
     return Steady(ttft, state.tpot, running, state.rate, state.joined, added, plain, mixed, state.seconds, time, loop.knots(), memory)
+
+
+def _settled(
+    d: Deployment, running: Array, decoding: Array, prompt: Array, output: Array, cached: Array
+) -> tuple["_Loop", PricedStep, PricedStep, "_State"]:
+    """The loop with its steps priced for so many decoding sequences; the others are in prefill or wait for it."""
+    plain = run_step(place(d, decode(decoding, prompt + output / 2.0, d.model.clips)), d.chip, d.runtime.stack)
+    loop = _Loop(d, running, decoding, prompt, output, np.minimum(cached, prompt - 1.0), plain.turnaround)
+    mixed = loop.mixed_steps()
+    return loop, plain, mixed, loop.settle(_with_prefill(plain, mixed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +100,7 @@ class _Loop:
 
     d: Deployment
     running: Array
+    decoding: Array
     prompt: Array
     output: Array
     cached: Array
@@ -124,7 +136,7 @@ class _Loop:
         prefix = self.cached + (self.fresh - tokens) / 2.0
         clips = self.d.model.clips
         context = self.prompt + self.output / 2.0
-        step = decode(self.running, context, clips) + prefill(tokens, prefix, self.knots(), clips)
+        step = decode(self.decoding, context, clips) + prefill(tokens, prefix, self.knots(), clips)
         return run_step(place(self.d, step), self.d.chip, self.d.runtime.stack)
 
     def settle(self, spans: Array) -> _State:
