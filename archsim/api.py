@@ -16,7 +16,8 @@ def load(scenario: str | Path) -> Scenario:
 def scenario(**keys: object) -> Scenario:
     """A scenario from the keys of a scenario file, as Python values.
 
-    `scenario(model="meta/llama-3.1-8b", pools={"gpu": {"chip": "nvidia/h100-sxm", "count": 1}}, batch=8, context=2048)`.
+    `scenario(model="meta/llama-3.1-8b", pools={"gpu": {"chip": "nvidia/h100-sxm", "count": 1}}, batch=8,
+    context=2048)`.
     Raises CatalogError with every fault.
     """
     return scenario_of(dict(keys))
@@ -33,11 +34,14 @@ def run(
     """Arrays in, arrays out: `run("examples/llama-70b-on-h100.yaml", batch=range(1, 513), context=8192)`.
 
     `fields` replace `batch`, `context`, `input`, `output`, `skew` or `chips`; `over` takes dotted names such as
-    `chip.memory.bandwidth` or `split.tensor` (SI units). Every array gets its own axis, in order; `zipped` ones share one.
+    `chip.memory.bandwidth` or `split.tensor` (SI units). Every array gets its own axis, in order; `zipped` ones
+    share one.
     `mode` is `step` (the default where batch and context are known) or `steady`.
     """
     loaded = scenario if isinstance(scenario, Scenario) else load(scenario)
-    values = {name: list(value) if isinstance(value, range) else value for name, value in {**fields, **(over or {})}.items()}
+    values = {
+        name: list(value) if isinstance(value, range) else value for name, value in {**fields, **(over or {})}.items()
+    }
     known = {name for name in ("batch", "context") if name in values or getattr(loaded, name) is not None}
     chosen = mode or ("step" if known == {"batch", "context"} else "steady")
     return run_scenario(loaded, chosen, values, zipped)

@@ -234,7 +234,8 @@ def resolve(document: Document, find: Finder) -> Document:
     """Apply the top-level `extends: name-or-path` and `set: {dotted.path: value}` of a document.
 
     Mappings merge deeply, the child's values over the parent's; lists and scalars replace, but top-level
-    `sources` add up. `set` then replaces values at paths that exist ("pools.0.count" reaches into lists). Marks point into the file that
+    `sources` add up. `set` then replaces values at paths that exist ("pools.0.count" reaches into lists). Marks
+    point into the file that
     said the value. `find` maps (name, path of the referring file) to a file. Raises CatalogError for a parent
     that is not found, a circle, more than 10 generations, and for `set` paths that do not exist.
     """

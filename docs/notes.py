@@ -32,7 +32,6 @@ NOTES: Final[dict[str, str]] = {
     "SplitFile.expert": "ranks that hold different experts; they are among the tensor x attention_data ranks",
     "SplitFile.data": "replicas that share nothing",
     "SplitFile.pipeline": "stages that hold different layers",
-    "RoutingFile.skew": "popularity of the expert of rank r goes with r^-skew; 0 is uniform",
     "ObjectiveFile.minimize": "the metric to make small",
     "ObjectiveFile.maximize": "the metric to make large; give one of the two",
     "Terms.by": "default: `rent` where the chip or these terms have one, else `capital`",

@@ -15,7 +15,9 @@ FEED_FORWARD = ("ffn", "experts", "shared", "router")
 
 def main() -> None:
     """Prints parameters by role, and what one token touches."""
-    print(f"{'model':<16}{'total':>10}{'attention':>12}{'feed-forward':>14}{'ratio':>8}{'active':>10}{'active ratio':>14}")
+    print(
+        f"{'model':<16}{'total':>10}{'attention':>12}{'feed-forward':>14}{'ratio':>8}{'active':>10}{'active ratio':>14}"
+    )
     for name in MODELS:
         model = load_model(name)
         graph = lower(model, decode(1, 1, model.clips), precision_of(model, {}))
@@ -25,7 +27,11 @@ def main() -> None:
             side = "ffn" if operator.role in FEED_FORWARD else operator.role
             if side in held:
                 size = sum(operator.parameters.values()) * layers
-                share = float((operator.dims["top_k"] / operator.dims["experts"]).max()) if operator.kind == "experts" else 1.0
+                share = (
+                    float((operator.dims["top_k"] / operator.dims["experts"]).max())
+                    if operator.kind == "experts"
+                    else 1.0
+                )
                 held[side] += size
                 used[side] += size * share
         total, active = sum(graph.parameters().values()), graph.active_parameters()

@@ -32,8 +32,13 @@ def main() -> None:
         tpot, prefill = float(result.tpot[0]), float(result.answer.prefill.span.max())
         first = first or {"tpot": tpot, "prefill": prefill}
         weights = float(result.answer.memory.parts["weights"].max())
-        faster = [f"{reference / now - 1:>+13.0%}" for reference, now in ((first["tpot"], tpot), (first["prefill"], prefill))]
-        print(f"{name:<22}{tpot * 1e3:>7.2f} ms{faster[0]:>14}{prefill * 1e3:>9.1f} ms{faster[1]:>14}{weights / 1e9:>13.1f} GB")
+        faster = [
+            f"{reference / now - 1:>+13.0%}" for reference, now in ((first["tpot"], tpot), (first["prefill"], prefill))
+        ]
+        print(
+            f"{name:<22}{tpot * 1e3:>7.2f} ms{faster[0]:>14}{prefill * 1e3:>9.1f} ms{faster[1]:>14}"
+            f"{weights / 1e9:>13.1f} GB"
+        )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ ATTENTION_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 class Constants(StrictModel):
     """Where a set comes from and how far off it is."""
 
-    fitted_on: str = Field(description="the chips, stacks and formats whose measurements it was fitted on, or what it is taken from")
+    fitted_on: str = Field(
+        description="the chips, stacks and formats whose measurements it was fitted on, or what it is taken from"
+    )
     error: NonNegative | None = Field(None, description="mean absolute error in % on measurements not used in the fit")
 
 
@@ -34,11 +36,15 @@ class Gemm(Constants):
     epilogue: Seconds = Field(0.0, description="ep: writing a tile of 128 x 256")
     wave: Seconds = Field(0.0, description="wv: start of each wave of a kernel that is not persistent")
     depth: Seconds = Field(0.0, description="kpro: latency of each 64 of K that does not overlap")
-    split: Seconds | None = Field(None, description="t_sk: joining the parts of split-K; absent where the library has none")
+    split: Seconds | None = Field(
+        None, description="t_sk: joining the parts of split-K; absent where the library has none"
+    )
     overlap: Positive = Field(4.0, description="exponent of the norm that joins compute and memory")
     tiles: tuple[tuple[int, int], ...] = Field(TILES, description="the tiles (rows, columns) the library chooses from")
     granule: int = Field(64, description="K is padded to a multiple of this")
-    persistent: Fraction = Field(0.0, description="share of a last partial wave that is hidden: 0.9 for persistent kernels")
+    persistent: Fraction = Field(
+        0.0, description="share of a last partial wave that is hidden: 0.9 for persistent kernels"
+    )
 
 
 class GenerationAttention(Constants):
@@ -74,7 +80,9 @@ class ContextAttention(Constants):
 
     fixed: Seconds = 0.0
     matrix: Fraction = Field(1.0, description="eta_c: share of the bf16 matrix peak")
-    exponential: Positive | None = Field(None, description="eta_x: share of the exponential rate; absent: never the limit")
+    exponential: Positive | None = Field(
+        None, description="eta_x: share of the exponential rate; absent: never the limit"
+    )
     block: Seconds = Field(0.0, description="t_cta: fixed work of a tile of rows")
     tail: NonNegative = Field(0.0, description="share of the longest tile that shows at the end")
     queries: NonNegative = Field(1.0, description="io: passes over queries and outputs")
@@ -97,14 +105,18 @@ class Experts(Constants):
     activation: NonNegative = Field(0.0, description="act: passes over the activations of routed rows")
     tokens: NonNegative = Field(0.0, description="t_tok: passes over the tokens")
     overlap: Positive = 2.0
-    walks_all: bool = Field(False, description="token passes cover every routed row of the group (Triton), not the tokens present")
+    walks_all: bool = Field(
+        False, description="token passes cover every routed row of the group (Triton), not the tokens present"
+    )
     tiled: bool = Field(True, description="whether rows and columns are padded to tiles")
 
 
 class Elementwise(Constants):
     """A small kernel: norm, rope and KV write, activation, quantiser, router, top-k."""
 
-    fixed: Seconds = Field(0.0, description="what one more kernel in a layer costs an engine, gaps between kernels included")
+    fixed: Seconds = Field(
+        0.0, description="what one more kernel in a layer costs an engine, gaps between kernels included"
+    )
     memory: Fraction = 1.0
 
 
@@ -123,7 +135,9 @@ class StateScan(Constants):
     matrix: Fraction = Field(1.0, description="sustained share of the bf16 matrix peak")
     memory: Fraction = Field(1.0, description="sustained share of the bandwidth for activations and states")
     vector: Fraction = Field(1.0, description="sustained share of the fp32 vector peak, for scans without products")
-    chain: Seconds = Field(0.0, description="one step of a chain of chunks that wait for one another, of a sequence and head")
+    chain: Seconds = Field(
+        0.0, description="one step of a chain of chunks that wait for one another, of a sequence and head"
+    )
 
 
 class Indexer(Constants):

@@ -83,7 +83,10 @@ class Generation:
                 if isinstance(found, as_class):
                     return found
         have = ", ".join(sorted(sets)) or "none"
-        raise KeyError(f"generation {self.name!r} has no {family} constants of stack {stack!r} for {' or '.join(dict.fromkeys(formats))} (it has: {have})")
+        wanted = " or ".join(dict.fromkeys(formats))
+        raise KeyError(
+            f"generation {self.name!r} has no {family} constants of stack {stack!r} for {wanted} (it has: {have})"
+        )
 
     def variant(self, stack: str, family: str, formats: tuple[str, ...], name: str) -> Constants | None:
         """The set of another kernel that the library picks in the case `name`; None where there is none.
@@ -125,7 +128,8 @@ class Chip:
         return self.matrix[fmt] / self.memory.bandwidth
 
     def compute_format(self, *operands: Format) -> str | None:
-        """The narrowest matrix format at least as wide as the widest operand, which is the fastest; None if there is none."""
+        """The narrowest matrix format at least as wide as the widest operand, which is the fastest; None if there is
+        none."""
         widest = max(operand.bits for operand in operands)
         whole = all(operand.base in INTEGERS for operand in operands)
         fitting = [name for name in self.matrix if FORMAT_BITS[name] >= widest and (whole or name not in INTEGERS)]
@@ -148,7 +152,9 @@ def with_value(part: Part, path: tuple[str, ...], value: object) -> Part:
 
 def _with_value(part: Any, path: tuple[str, ...], value: object) -> Any:
     head, rest = path[0], path[1:]
-    known = list(part) if isinstance(part, Mapping) else [item.name for item in fields(part)] if is_dataclass(part) else []
+    known = (
+        list(part) if isinstance(part, Mapping) else [item.name for item in fields(part)] if is_dataclass(part) else []
+    )
     if head not in known:
         raise KeyError(f"no {head!r} here; there are {', '.join(map(str, known)) or 'no fields'}")
     inner = part[head] if isinstance(part, Mapping) else getattr(part, head)

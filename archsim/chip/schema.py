@@ -160,7 +160,11 @@ def _sets(document: Document) -> dict[str, dict[str, dict[str, Constants]]]:
         below = document.at("kernels", stack)  # in steps, since each looks through all marks that are left
         for family, formats in families.items():
             if family not in FAMILIES:
-                faults.append(document.mark("kernels", stack, family).key_fault(f"unknown kernel family {family!r}; known: {', '.join(FAMILIES)}"))
+                faults.append(
+                    document.mark("kernels", stack, family).key_fault(
+                        f"unknown kernel family {family!r}; known: {', '.join(FAMILIES)}"
+                    )
+                )
                 continue
             sets = below.at(family)
             for fmt in formats:
@@ -199,9 +203,10 @@ def _chip(file: ChipFile, generation: Generation, path: str) -> Chip:
         memory=Memory(file.memory.technology, array(file.memory.capacity), array(file.memory.bandwidth)),
         links=links,
         power=Power(array(power.tdp), array(power.idle), array(power.active), *[array(power.cap * power.tdp)] * 2),
-        energy=Energy(array(file.energy.byte), {f: array(e) for f, e in file.energy.flop.items()}, array(file.energy.exponential)),
+        energy=Energy(
+            array(file.energy.byte), {f: array(e) for f, e in file.energy.flop.items()}, array(file.energy.exponential)
+        ),
         price=_price(file.price),
         generation=generation,
         sources=sources_of(file.sources, path),
     )
-

@@ -28,7 +28,8 @@ class Rate:
 def rate(chip: Chip, terms: Terms, watts: Array) -> Rate:
     """What one chip costs an hour at a mean board power of `watts`.
 
-    NaN, `by` nothing, where neither the chip nor the scenario has a price. Raises ValueError naming what to add when `by`
+    NaN, `by` nothing, where neither the chip nor the scenario has a price. Raises ValueError naming what to add when
+    `by`
     asks for a price that is not there.
     """
     rent = terms.rent if terms.rent is not None else chip.price.rent
@@ -44,7 +45,11 @@ def rate(chip: Chip, terms: Terms, watts: Array) -> Rate:
         raise ValueError(f"{chip.name} has no all-in price; give `economics: {{capital: 50000 USD}}` or `by: rent`")
     yearly = array(capital) / (YEAR_HOURS * terms.utilization)
     energy = wall_power(watts, terms) / 1e3 * terms.electricity
-    parts = {"capital": yearly * recovery_factor(terms.interest, terms.years), "operation": yearly * terms.operation, "power": energy}
+    parts = {
+        "capital": yearly * recovery_factor(terms.interest, terms.years),
+        "operation": yearly * terms.operation,
+        "power": energy,
+    }
     return Rate("capital", parts)
 
 

@@ -21,7 +21,9 @@ class Terms(StrictModel):
 
     by: Literal["rent", "capital"] | None = None
     rent: DollarsPerHour | None = Field(None, description="of one chip; default: the chip's own")
-    capital: Dollars | None = Field(None, description="all-in price of one chip with its share of server and network; default: the chip's own")
+    capital: Dollars | None = Field(
+        None, description="all-in price of one chip with its share of server and network; default: the chip's own"
+    )
     years: Positive = Field(5.0, ge=0.1, le=100.0, description="life over which capital is spread")
     interest: NonNegative = Field(0.08, le=10.0, description="a year, on capital not yet paid back")
     operation: NonNegative = Field(0.05, description="of capital a year: staff, space, repair")

@@ -63,7 +63,9 @@ def generation_bytes(kernel: Kernel) -> Array:
     d = kernel.dims
     shared = kernel.kind == "mla_generation"
     elements = d["width"] if shared else d["kv_heads"] * (d["width"] + d["value"])
-    return d["tokens"] * elements * kernel.weight.bytes + IO * d["sequences"] * d["queries"] * d["heads"] * (d["width"] + d["value"])
+    return d["tokens"] * elements * kernel.weight.bytes + IO * d["sequences"] * d["queries"] * d["heads"] * (
+        d["width"] + d["value"]
+    )
 
 
 def context(kernel: Kernel, chip: Chip, constants: ContextAttention) -> tuple[Array, dict[str, Array]]:
@@ -213,12 +215,15 @@ class _Context:
 
     def _ideal(self, x: Inputs) -> dict[str, Array]:
         compute, memory, _ = self._roofline(x)
-        return {name: memory if name == "memory" else compute for name in CONTEXT[:-1]} | {"bandwidth": np.maximum(compute, memory)}
+        return {name: memory if name == "memory" else compute for name in CONTEXT[:-1]} | {
+            "bandwidth": np.maximum(compute, memory)
+        }
 
     def _levels(self, x: Inputs) -> dict[str, Array]:
         """Tiles of rows walk their keys; the longest tile of the last wave shows; passes over memory add.
 
-        `keys` are key columns of all tiles of one head, with the half tiles at the diagonal, and at the trailing edge of
+        `keys` are key columns of all tiles of one head, with the half tiles at the diagonal, and at the trailing
+        edge of
         a window, that are computed and thrown away.
         """
         requests = np.maximum(x["requests"], 1e-9)

@@ -71,7 +71,9 @@ def all_to_all(kernel: Kernel, chip: Chip, constants: AllToAll) -> tuple[Array, 
     far = ranks > up.domain
     wire = np.maximum(local / up.bandwidth, remote / out.bandwidth)
     near_time = constants.local + up.latency * (constants.local == 0.0) + local / (up.bandwidth * constants.local_link)
-    far_time = constants.remote + out.latency * (constants.remote == 0.0) + remote / (out.bandwidth * constants.remote_link)
+    far_time = (
+        constants.remote + out.latency * (constants.remote == 0.0) + remote / (out.bandwidth * constants.remote_link)
+    )
     active = (ranks > 1) & (size > 0)
     return _parts(active, np.where(far, np.maximum(near_time, far_time), near_time), wire)
 
@@ -84,7 +86,8 @@ def _parts(active: Flags, seconds: Array, wire: Array) -> tuple[Array, dict[str,
 
 
 def link_bytes(kernel: Kernel) -> Array:
-    """Bytes a rank sends, whatever the algorithm: of an all-reduce twice its share of the rest, else all but its own."""
+    """Bytes a rank sends, whatever the algorithm: of an all-reduce twice its share of the rest, else all but its
+    own."""
     size, ranks = kernel.dims["bytes"], kernel.dims["ranks"]
     once = (ranks - 1.0) / ranks * size
     return 2.0 * once if kernel.kind == "all_reduce" else once

@@ -68,7 +68,10 @@ class Cost:
         return Cost(
             self.seconds * factor,
             {name: part * factor for name, part in self.parts.items()},
-            *(ZERO if item is ZERO else item * factor for item in (self.flops, self.bytes, self.link_bytes, self.energy)),
+            *(
+                ZERO if item is ZERO else item * factor
+                for item in (self.flops, self.bytes, self.link_bytes, self.energy)
+            ),
         )
 
 

@@ -94,7 +94,9 @@ def experts_bytes(kernel: Kernel) -> Array:
     """Bytes: every touched expert once, the tokens in and out."""
     d = kernel.dims
     now = load(d)
-    return where_positive(d["tokens"], _traffic(now | {name: d[name] for name in ("hidden", "width", "matrices")}, kernel.weight.bytes))
+    return where_positive(
+        d["tokens"], _traffic(now | {name: d[name] for name in ("hidden", "width", "matrices")}, kernel.weight.bytes)
+    )
 
 
 def _traffic(x: Inputs, weight: float) -> Array:
@@ -145,7 +147,8 @@ class _Experts:
         return levels, self.c.fixed + self.c.routing * np.log2(1.0 + x["routed"]) + depth
 
     def _passes(self, x: Inputs) -> Array:
-        """Time of the passes over the activations of routed rows and over the tokens; one in and one out at the least."""
+        """Time of the passes over the activations of routed rows and over the tokens; one in and one out at the
+        least."""
         rows = self.c.activation * x["rows"] * (4.0 * x["hidden"] + 6.0 * x["width"])
         walked = x["routed"] * (x["hidden"] + x["width"]) if self.c.walks_all else x["present"] * x["hidden"]
         passes = np.maximum(rows + self.c.tokens * WIDE * walked, _in_and_out(x))

@@ -74,7 +74,9 @@ class Schedule:
     lanes: Mapping[str, Lane]
 
 
-def run(blocks: Mapping[str, Sequence[Timed]], sequence: Sequence[tuple[str, int]], host: Array, launch: Mapping[str, Array]) -> Schedule:
+def run(
+    blocks: Mapping[str, Sequence[Timed]], sequence: Sequence[tuple[str, int]], host: Array, launch: Mapping[str, Array]
+) -> Schedule:
     """Plays a sequence of blocks after `host` seconds on the host lane.
 
     `launch` gives, per block, the host time to launch its kernels one by one (empty when steps are captured graphs);
@@ -156,7 +158,8 @@ class _Clock:
     def chain(self, block: str, tasks: Sequence[Timed], count: int, launch: Array | None) -> None:
         """A block whose tasks wait for one another in a row: its period is their sum, and gaps are the other lanes'.
 
-        Launched one by one, layer k starts when its launches are in, at the earliest k launches after the host was free.
+        Launched one by one, layer k starts when its launches are in, at the earliest k launches after the host was
+        free.
         """
         sums: dict[str, Array] = {}
         for task in narrow_first(tasks):
@@ -287,7 +290,8 @@ class _Clock:
             self._gap(lane, "bubble", start - self.host)
 
     def _gaps(self, lane: str, waits: Sequence[tuple[Array, str]], gap: Array) -> None:
-        """A gap belongs to the lane of the dependency that came last, at every point; among equals to the first named."""
+        """A gap belongs to the lane of the dependency that came last, at every point; among equals to the first
+        named."""
         latest = functools.reduce(np.maximum, (time for time, _ in waits))
         open_gap = gap
         for time, cause in waits:

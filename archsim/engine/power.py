@@ -46,12 +46,15 @@ def counted(work: Work, dims: Mapping[str, Array], chip: Chip, compute: str) -> 
 
 
 def throttled(seconds: Array, parts: Mapping[str, Array], counts: Counts, chip: Chip) -> Cost:
-    """The cost under the chip's power cap: energy capped, and time stretched where the cap is below the sustained one."""
+    """The cost under the chip's power cap: energy capped, and time stretched where the cap is below the sustained
+    one."""
     power = chip.power
     if power.cap is not power.sustained:
         floor = power.active
         stretch = _stretch(seconds, counts, power.cap - floor) / _stretch(seconds, counts, power.sustained - floor)
-        enough = (power.sustained - floor) / np.maximum(power.cap - floor, LEAST)  # any kernel keeps the cap at this share
+        enough = (power.sustained - floor) / np.maximum(
+            power.cap - floor, LEAST
+        )  # any kernel keeps the cap at this share
         longer = seconds * np.clip(stretch, 1.0, np.maximum(enough, 1.0))
         parts = {**parts, "clock": parts.get("clock", 0.0) + (longer - seconds)}
         seconds = longer

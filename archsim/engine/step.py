@@ -70,7 +70,9 @@ def run_step(plan: Plan, chip: Chip, stack: str) -> PricedStep:
         for task in tasks:
             if id(task.kernel) not in priced:
                 priced[id(task.kernel)] = KINDS[chip.kind](task.kernel, chip, stack)
-    costs = {block: tuple((task.kernel, priced[id(task.kernel)]) for task in tasks) for block, tasks in plan.blocks.items()}
+    costs = {
+        block: tuple((task.kernel, priced[id(task.kernel)]) for task in tasks) for block, tasks in plan.blocks.items()
+    }
     return PricedStep(plan, costs, run(*lanes_of(plan, costs)), _hop(plan, chip))
 
 

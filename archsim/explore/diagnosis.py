@@ -148,9 +148,18 @@ def _shape(scenario: Scenario, rule: str) -> Diagnosis:
     asked = f"TP{int(split.tensor.max())}, attention DP{int(split.attention_data.max())}, EP{int(split.expert.max())}"
     if rule == "chips":
         reason = f"chips: the split uses {used} chips, the pool has {chips}"
-        return Diagnosis(reason, rule, used, chips, {}, (f"a pool of {used} chips", "another split, or none for the mapper to choose"))
+        return Diagnosis(
+            reason,
+            rule,
+            used,
+            chips,
+            {},
+            (f"a pool of {used} chips", "another split, or none for the mapper to choose"),
+        )
     degrees = np.arange(1.0, 129.0)
     tried = Split(degrees, np.ones_like(degrees), np.ones_like(degrees), np.ones_like(degrees))
     fine = degrees[legality(scenario.model, tried, degrees) == 0]
     listed = ", ".join(f"TP{int(value)}" for value in fine[:12])
-    return Diagnosis(f"shape: {rule} do not divide under {asked}", rule, used, chips, {}, (f"degrees the model allows: {listed}",))
+    return Diagnosis(
+        f"shape: {rule} do not divide under {asked}", rule, used, chips, {}, (f"degrees the model allows: {listed}",)
+    )

@@ -22,7 +22,11 @@ METRICS: dict[str, tuple[str, str, Metric]] = {
     "ttft": ("time", "time to first token", lambda a: a.ttft),
     "interactivity": ("token_rate", "tokens a second for one user", lambda a: 1.0 / a.tpot),
     "throughput": ("token_rate", "output tokens a second of the system", lambda a: a.output_rate),
-    "throughput_per_chip": ("token_rate", "output tokens a second of one chip", lambda a: a.output_rate / a.scenario.chips),
+    "throughput_per_chip": (
+        "token_rate",
+        "output tokens a second of one chip",
+        lambda a: a.output_rate / a.scenario.chips,
+    ),
     "input_throughput": ("token_rate", "prompt tokens a second of the system", lambda a: a.input_rate),
     "cost_per_token": ("token_price", "USD per million tokens", lambda a: a.cost()["cost_per_token"]),
     "output_cost": ("token_price", "USD per million output tokens", lambda a: a.cost()["output_cost"]),
@@ -103,7 +107,11 @@ class Result:
     def raw_shape(self) -> tuple[int, ...]:
         """Shape over proposals and points, before the choice."""
         tail = (1,) if self.mode == "steady" else ()
-        return (self.proposals, *self.shape, *tail) if self.axes else (self.proposals, *(1,) * max(len(self.shape), 1), *tail)
+        return (
+            (self.proposals, *self.shape, *tail)
+            if self.axes
+            else (self.proposals, *(1,) * max(len(self.shape), 1), *tail)
+        )
 
     @property
     def proposals(self) -> int:

@@ -21,12 +21,17 @@ FINE = 64  # clients up to which every number is priced
 COARSE = 96  # numbers of clients beyond that, spread evenly over their logarithm
 
 
-def run(scenario: Scenario, mode: str = "step", fields: Mapping[str, object] | None = None, zipped: bool = False) -> Result:
+def run(
+    scenario: Scenario, mode: str = "step", fields: Mapping[str, object] | None = None, zipped: bool = False
+) -> Result:
     """The answer of a scenario with some fields replaced by arrays.
 
-    `mode` is `step` (one decode step at `batch` and `context`, prefill apart) or `steady` (the closed loop of `traffic`,
-    at every number of clients up to the memory limit unless `batch` is among `fields`). Each array gets its own axis, or
-    all share one when `zipped`. Raises KeyError for an unknown field and ValueError when the scenario lacks what the mode
+    `mode` is `step` (one decode step at `batch` and `context`, prefill apart) or `steady` (the closed loop of
+    `traffic`,
+    at every number of clients up to the memory limit unless `batch` is among `fields`). Each array gets its own
+    axis, or
+    all share one when `zipped`. Raises KeyError for an unknown field and ValueError when the scenario lacks what the
+    mode
     needs.
     """
     values = dict(fields or {})

@@ -14,7 +14,18 @@ from archsim.chip.model import Chip, with_value
 from archsim.chip.schema import load_chip
 from archsim.economics.prices import Prices
 from archsim.economics.terms import Terms
-from archsim.fields import Count, FaultAt, Few, FormatName, Fraction, Natural, NonNegative, Seconds, TokensPerSecond, Watts
+from archsim.fields import (
+    Count,
+    FaultAt,
+    Few,
+    FormatName,
+    Fraction,
+    Natural,
+    NonNegative,
+    Seconds,
+    TokensPerSecond,
+    Watts,
+)
 from archsim.mapping.mapper import Mapper, load_mapper
 from archsim.mapping.options import Options
 from archsim.mapping.runtime import Runtime, load_runtime
@@ -77,14 +88,18 @@ class SpeculationFile(StrictModel):
     @model_validator(mode="after")
     def _long_enough(self) -> "SpeculationFile":
         if isinstance(self.acceptance, tuple) and len(self.acceptance) < self.drafts:
-            raise FaultAt(f"a profile of {len(self.acceptance)} positions is too short for {self.drafts} drafts", "acceptance")
+            raise FaultAt(
+                f"a profile of {len(self.acceptance)} positions is too short for {self.drafts} drafts", "acceptance"
+            )
         return self
 
 
 class RoutingFile(StrictModel):
     """How unevenly tokens choose experts."""
 
-    skew: NonNegative = Field(EXPERT_SKEW, le=10.0, description="exponent of the power law by which tokens repeat experts; 0: uniform")
+    skew: NonNegative = Field(
+        EXPERT_SKEW, le=10.0, description="exponent of the power law by which tokens repeat experts; 0: uniform"
+    )
 
 
 Metric = Literal["cost_per_token", "tpot", "ttft", "throughput", "energy_per_token"]
@@ -103,7 +118,7 @@ class ScenarioFile(StrictModel):
     name: str | None = None
     model: str
     pools: dict[str, PoolFile]
-    precision: dict[PrecisionClass, FormatName] = {}
+    precision: dict[PrecisionClass, FormatName] = Field({})
     runtime: str = "vllm"
     mapper: str = "auto"
     split: SplitFile | None = None
@@ -172,7 +187,10 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
     """Loads what a scenario names. Every fault of every file it names is raised together."""
     loader = _Loader()
     model = loader.load(load_model, file.model, document.mark("model"))
-    chips = {name: loader.load(load_chip, pool.chip, document.mark("pools", name, "chip")) for name, pool in file.pools.items()}
+    chips = {
+        name: loader.load(load_chip, pool.chip, document.mark("pools", name, "chip"))
+        for name, pool in file.pools.items()
+    }
     runtime = loader.load(load_runtime, file.runtime, document.mark("runtime"))
     mapper = loader.load(load_mapper, file.mapper, document.mark("mapper"))
     faults = [*loader.faults, *_check(file, document)]

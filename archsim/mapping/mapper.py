@@ -48,7 +48,9 @@ class Mapper:
             for split in strategy(model, pool, degrees):
                 found[tuple(int(split.get(degree, 1)) for degree in DEGREES)] = None
         if not found:
-            raise ValueError(f"mapper {self.name!r} proposes no split of {int(pool.count.max())} chips; see its `degrees`")
+            raise ValueError(
+                f"mapper {self.name!r} proposes no split of {int(pool.count.max())} chips; see its `degrees`"
+            )
         columns = np.array(list(found), dtype=np.float64).reshape(-1, len(DEGREES))
         proposed = Split(*(array(column) for column in columns.T))
         legal = legality(model, proposed, array(float(pool.count.max()))) == 0
@@ -62,7 +64,12 @@ def load_mapper(name: str, mark: Mark | None = None) -> Mapper:
     file = validate(MapperFile, document)
     unknown = [key for key in file.degrees if key not in DEGREES]
     if unknown:
-        raise CatalogError([document.mark("degrees", key).key_fault(f"unknown degree {key!r}; known: {', '.join(DEGREES)}") for key in unknown])
+        raise CatalogError(
+            [
+                document.mark("degrees", key).key_fault(f"unknown degree {key!r}; known: {', '.join(DEGREES)}")
+                for key in unknown
+            ]
+        )
     proposals: list[tuple[Propose, Mapping[str, Degree]]] = []
     for other in file.union:
         proposals.extend(load_mapper(other, document.mark("union")).proposals)
@@ -77,7 +84,13 @@ def _strategy(document: Document, name: str) -> Propose:
     folders = [document.path.parent, *roots("mappers")]
     source = next((path for path in (source, *(folder / f"{name}.py" for folder in folders)) if path.is_file()), source)
     if not source.is_file():
-        raise CatalogError([document.mark("strategy").fault(f"no strategy file {source.name!r} beside {document.path.name!r} or in the catalogue")])
+        raise CatalogError(
+            [
+                document.mark("strategy").fault(
+                    f"no strategy file {source.name!r} beside {document.path.name!r} or in the catalogue"
+                )
+            ]
+        )
     spec = importlib.util.spec_from_file_location(f"archsim_mapper_{name}", source)
     if spec is None or spec.loader is None:
         raise CatalogError([document.mark("strategy").fault(f"cannot load {source.name!r}")])
@@ -86,5 +99,7 @@ def _strategy(document: Document, name: str) -> Propose:
         spec.loader.exec_module(module)
         propose: Propose = module.propose
     except Exception as error:  # a user's file may fail in any way; it is refused with its reason
-        raise CatalogError([document.mark("strategy").fault(f"{source.name}: {type(error).__name__}: {error}")]) from error
+        raise CatalogError(
+            [document.mark("strategy").fault(f"{source.name}: {type(error).__name__}: {error}")]
+        ) from error
     return propose

@@ -1,7 +1,8 @@
 """Pipeline stages: where the layers are cut, and how long a token takes to come round.
 
 Layers are cut evenly in number; what is left over goes to the first stages, since the last also holds the head. As
-many micro-batches as stages are on their way: a sequence gets its next token when its micro-batch has passed all stages,
+many micro-batches as stages are on their way: a sequence gets its next token when its micro-batch has passed all
+stages,
 and not before the slowest stage has served every micro-batch.
 """
 
@@ -38,6 +39,8 @@ def largest(sequence: Sequence[tuple[str, int]], sizes: Mapping[str, Array], cou
     for value in np.unique(count):
         most = array(0.0)
         for held in stages(sequence, min(int(value), max(layers, 1))):
-            most = np.maximum(most, sum((sizes[block] * layers for block, layers in held.items() if block in sizes), array(0.0)))
+            most = np.maximum(
+                most, sum((sizes[block] * layers for block, layers in held.items() if block in sizes), array(0.0))
+            )
         found = np.where(count == value, most, found)
     return found

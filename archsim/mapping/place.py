@@ -46,7 +46,7 @@ class Deployment:
     chip: Chip
     runtime: Runtime
     skew: Array
-    options: Options = Options()
+    options: Options = field(default_factory=Options)
 
     def micro_batches(self, step: Step) -> int:
         """Micro-batches of a step on one pool; steps with prefill run whole."""
@@ -113,14 +113,18 @@ class _Placer:
         # a recurrent state is kept wider than it is multiplied
         compute = self.chip.compute_format(BF16 if operator.kind in STATE else weight, entry)
         if compute is None:
-            raise ValueError(f"{self.chip.name} has no matrix format for {operator.name}: {weight.name} weights with {entry.name} activations")
+            raise ValueError(
+                f"{self.chip.name} has no matrix format for {operator.name}: "
+                f"{weight.name} weights with {entry.name} activations"
+            )
         dims = self._dims(operator)
         return [Kernel(operator.name, operator.kind, operator.role, dims, weight, entry, compute, (operator.name,))]
 
     def _formats(self, operator: Operator) -> tuple[Format, Format]:
         """Formats of the weights (or the cache or state) and of the other operand.
 
-        Index keys meet index queries of their own width. Products without a class of their own, such as the per-head ones of absorbed latent attention, stay in bf16,
+        Index keys meet index queries of their own width. Products without a class of their own, such as the per-head
+        ones of absorbed latent attention, stay in bf16,
         as engines keep them.
         """
         precision = self.graph.precision
@@ -133,7 +137,8 @@ class _Placer:
         return precision.of(operator.tensor), self._input(operator.tensor)
 
     def _input(self, tensor: str) -> Format:
-        """The format of a product's input: as narrow as the precision says if the chip multiplies that format, else bf16."""
+        """The format of a product's input: as narrow as the precision says if the chip multiplies that format, else
+        bf16."""
         wanted = self.graph.precision.input_to(tensor)
         compute = self.chip.compute_format(self.graph.precision.of(tensor), wanted)
         return wanted if compute is not None and FORMAT_BITS[compute] <= wanted.bits else BF16
@@ -174,7 +179,8 @@ class _Placer:
         return busiest_rank(experts, top_k, self.split.expert, options.redundant_experts, options.imbalance)
 
     def _before(self, operator: Operator) -> list[Kernel]:
-        """Dispatch of tokens to the ranks of their experts; gathering of queries where ranks share a sequence's tokens."""
+        """Dispatch of tokens to the ranks of their experts; gathering of queries where ranks share a sequence's
+        tokens."""
         if operator.kind in GENERATION:
             return [self._over_context("context_gather", operator, "width")]
         if operator.kind != "experts":
@@ -211,7 +217,9 @@ class _Placer:
         if last not in ("combine", "latent_out", "shared_add"):
             return []
         size = self.graph.step.tokens * self.graph.model.hidden * WIDE
-        return [self._all_reduce("experts_all_reduce", "experts", np.where(self.split.attention_data > 1, size / 2.0, size))]
+        return [
+            self._all_reduce("experts_all_reduce", "experts", np.where(self.split.attention_data > 1, size / 2.0, size))
+        ]
 
     def _all_reduce(self, name: str, role: str, size: Array) -> Kernel:
         return self._reduced(name, role, size, self.split.tensor)

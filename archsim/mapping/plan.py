@@ -80,7 +80,8 @@ class MemoryPlan:
 class Plan:
     """A step placed on one pool: tasks of each block in lane order, and the sequence of blocks.
 
-    `host` is the host time of the step (s), `launch` that of one kernel where steps are eager, `boundary` the bytes that
+    `host` is the host time of the step (s), `launch` that of one kernel where steps are eager, `boundary` the bytes
+    that
     cross from one pipeline stage to the next.
     """
 

@@ -44,8 +44,12 @@ class RuntimeFile(StrictModel):
     name: str
     version: str
     stack: str = Field(description="the kernel stack of the generation files")
-    fuses: tuple[str, ...] = Field((), description="elementwise operators that become part of another kernel; '*' for all")
-    quantizers: dict[str, tuple[str, ...]] = Field({}, description="by format: the products whose input a kernel of its own quantises")
+    fuses: tuple[str, ...] = Field(
+        (), description="elementwise operators that become part of another kernel; '*' for all"
+    )
+    quantizers: dict[str, tuple[str, ...]] = Field(
+        {}, description="by format: the products whose input a kernel of its own quantises"
+    )
     graphed: Literal["decode", "all", "none"] = "all"
     all_reduce: Literal["custom", "nccl"] = Field("custom", description="own kernels as far as they reach, or NCCL")
     host: HostFile = HostFile()
@@ -101,4 +105,3 @@ def load_runtime(name: str, mark: Mark | None = None) -> Runtime:
         buffers=file.memory.buffers,
         sources=sources_of(file.sources, shown(document.path)),
     )
-

@@ -30,6 +30,7 @@ from archsim.sources import Source
 
 PIPED = 140  # columns where the output is not a terminal and says no width
 MAIN = 4  # assumptions shown
+LEAST = 140  # columns of a table; a narrower terminal wraps its lines rather than lose digits
 NAME = 36  # characters up to which a first column is never broken
 
 
@@ -54,7 +55,9 @@ def print_table(out: Console, table: Table) -> None:
         rich.add_row(*(Text(cell, style=style) for cell in row))
     if table.title:
         out.print(Text(f"\n{table.title}", style="bold"))
+    width, out.width = out.width, max(out.width, LEAST)
     out.print(rich)
+    out.width = width
     if table.caption:
         out.print(Text(table.caption, style="dim"))
 

@@ -26,7 +26,8 @@ HELD = 0.6  # share of its output that a running sequence holds on average, with
 class Steady:
     """Times (s) and rates of the closed loop; shapes broadcast over splits and clients.
 
-    `running` are sequences in decode at once (the rest waits for memory), `decode` the plain step, `mixed` the step with
+    `running` are sequences in decode at once (the rest waits for memory), `decode` the plain step, `mixed` the step
+    with
     prefill, `joined` the requests such a step takes, `prefill_share` the share of time that prefill adds.
     """
 
@@ -51,7 +52,8 @@ class Steady:
 def steady(d: Deployment, clients: Array, prompt: Array, output: Array, cached: Array) -> Steady:
     """The closed loop of `clients` in all, each request with `prompt` tokens in and `output` tokens out.
 
-    `cached` tokens of each prompt are found in the prefix cache, and at least the last one is computed. The last axis of every swept array must have length 1: mixed steps are priced along it.
+    `cached` tokens of each prompt are found in the prefix cache, and at least the last one is computed. The last
+    axis of every swept array must have length 1: mixed steps are priced along it.
     """
     groups = d.split.groups
     memory = memory_plan(d, clients, prompt + HELD * output)
@@ -64,7 +66,20 @@ def steady(d: Deployment, clients: Array, prompt: Array, output: Array, cached: 
     ttft = clients / state.rate - output * state.tpot  # Little's law, waiting for memory included
     added = state.mixed * (state.seconds - plain.turnaround) / state.mean
     time = np.minimum(state.mixed * state.seconds / state.mean, 1.0)
-    return Steady(ttft, state.tpot, running, state.rate, state.joined, added, plain, mixed, state.seconds, time, loop.knots(), memory)
+    return Steady(
+        ttft,
+        state.tpot,
+        running,
+        state.rate,
+        state.joined,
+        added,
+        plain,
+        mixed,
+        state.seconds,
+        time,
+        loop.knots(),
+        memory,
+    )
 
 
 def _settled(
@@ -81,7 +96,8 @@ def _settled(
 class _State:
     """A closed loop in which a share `mixed` of the steps takes `joined` requests each.
 
-    Seconds of a mixed step, of the mean step and between tokens of a sequence; requests a second; sequences that it keeps
+    Seconds of a mixed step, of the mean step and between tokens of a sequence; requests a second; sequences that it
+    keeps
     running.
     """
 
@@ -156,7 +172,8 @@ class _Loop:
     def _state(self, path: Array, spans: Array) -> _State:
         """The loop at a place of the path: 0 to 1 is the share of mixed steps, 1 to 2 the requests they take.
 
-        A sequence waits for the prefill of others, not for its own; a first token for its own prefill, half a step of the
+        A sequence waits for the prefill of others, not for its own; a first token for its own prefill, half a step
+        of the
         others, and the host.
         """
         mixed = np.minimum(path, 1.0)
@@ -178,7 +195,8 @@ def _with_prefill(plain: PricedStep, mixed: PricedStep) -> Array:
 
 
 def expert_layers(d: Deployment) -> float:
-    """Layers with routed experts, those with latent attention counted three times: more host work before a first token."""
+    """Layers with routed experts, those with latent attention counted three times: more host work before a first
+    token."""
     weights = [3.0 if isinstance(block.attention, LatentAttention) else 1.0 for block, _ in d.model.counted()]
     layers = [count if isinstance(block.ffn, Moe) else 0 for block, count in d.model.counted()]
     return float(sum(weight * count for weight, count in zip(weights, layers, strict=True)))
