@@ -27,7 +27,6 @@ PARTS: dict[str, str] = {
 
 LINK_PARTS: dict[str, str] = {
     "link": "bytes at the peak bandwidth of the link",
-    "link_bandwidth": "the sustained bandwidth of the link below its peak",
     "link_latency": "the fixed time of a collective",
 }
 

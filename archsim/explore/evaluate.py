@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from archsim.arrays import Array, array
-from archsim.economics.money import Rate, rate, wall_power
+from archsim.economics.money import Rate, per_million, rate, wall_power
 from archsim.economics.prices import margin, per_megawatt, revenue
 from archsim.economics.terms import HOUR
 from archsim.engine.cost import Cost
@@ -116,8 +116,7 @@ class StepAnswer:
 
     def cost(self) -> dict[str, Array]:
         """USD per million tokens, decode and prefill apart."""
-        second = dollars_per_second(self)
-        output, prompt = second / self.output_rate * 1e6, second / self.input_rate * 1e6
+        output, prompt = (_per_million(self, rate) for rate in (self.output_rate, self.input_rate))
         return {"cost_per_token": output, "output_cost": output, "input_cost": prompt}
 
 
@@ -178,12 +177,11 @@ class SteadyAnswer:
 
     def cost(self) -> dict[str, Array]:
         """USD per million tokens: blended, and by the share of time that prefill and decode take."""
-        second = dollars_per_second(self)
         share = self.loop.prefill_share
         return {
-            "cost_per_token": second / (self.input_rate + self.output_rate) * 1e6,
-            "output_cost": second * (1.0 - share) / self.output_rate * 1e6,
-            "input_cost": second * share / self.input_rate * 1e6,
+            "cost_per_token": _per_million(self, self.input_rate + self.output_rate),
+            "output_cost": _per_million(self, self.output_rate) * (1.0 - share),
+            "input_cost": _per_million(self, self.input_rate) * share,
         }
 
     def cached_input_cost(self) -> Array:
@@ -214,6 +212,11 @@ Answer = StepAnswer | SteadyAnswer
 def chip_rate(answer: Answer) -> Rate:
     """What one chip costs an hour at its mean power."""
     return rate(answer.deployment.chip, answer.scenario.terms, answer.power)
+
+
+def _per_million(answer: Answer, tokens_per_second: Array) -> Array:
+    """USD per million tokens, if the whole system were paid by them."""
+    return per_million(chip_rate(answer).hourly, answer.scenario.chips, tokens_per_second)
 
 
 def dollars_per_second(answer: Answer) -> Array:

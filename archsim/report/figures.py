@@ -31,7 +31,6 @@ PARTS = {
     "overlap": "#DDB3CE",
     "fixed": "#5F6670",
     "link": "#007F5C",
-    "link_bandwidth": "#33B08D",
     "link_latency": "#93D9C4",
 }
 IDLE = {

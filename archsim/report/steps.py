@@ -26,7 +26,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "memory": ("bandwidth",),
     "on-chip feed": ("on_chip",),
     "fixed time": ("fixed",),
-    "link bandwidth": ("link", "link_bandwidth"),
+    "link bandwidth": ("link",),
     "link latency": ("link_latency",),
 }
 
@@ -170,7 +170,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "feeding the cores": ("on_chip",),
     "imperfect overlap": ("overlap",),
     "fixed time of kernels": ("fixed",),
-    "links": ("link", "link_bandwidth", "link_latency", "gap:link"),
+    "links": ("link", "link_latency", "gap:link"),
     "the host": ("gap:host",),
     "other waiting": ("gap:compute", "gap:dependency", "gap:bubble", "gap:no_work"),
 }

@@ -42,7 +42,7 @@ def gemm(
     if bias:
         count["weights"] = count.get("weights", 0.0) + n
     dims = {"m": m, "n": array(n), "k": array(k)}
-    return Operator(name, "gemm", role, dims, divided, tensor, count, rule == "rows")
+    return Operator(name, "gemm", role, dims, divided, tensor, count)
 
 
 def shared_columns(

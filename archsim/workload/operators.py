@@ -24,8 +24,8 @@ class Operator:
 
     `dims` are its sizes by name (arrays); `divided` says which of them a split divides and by what rule: `tensor`
     (evenly), `kv_heads` (evenly, then replicated), `vocabulary` (padded), `expert`, `expert_tensor`. `tensor` is the
-    class of its weights in the precision, `parameters` counts them by class. `reduces` products leave partial sums on
-    tensor ranks. `store` is the format of the cache or state it reads where that is not the KV format of the precision.
+    class of its weights in the precision, `parameters` counts them by class. `store` is the format of the cache or
+    state it reads where that is not the KV format of the precision.
     """
 
     name: str
@@ -35,7 +35,6 @@ class Operator:
     divided: Mapping[str, str] = field(default_factory=dict)
     tensor: str = ""
     parameters: Mapping[str, float] = field(default_factory=dict)
-    reduces: bool = False
     store: Format | None = None
 
     @property

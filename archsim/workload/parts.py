@@ -4,6 +4,7 @@ Shapes only, as whole numbers of elements; formats come with the precision. What
 cache that grows with its tokens or a state that does not.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from archsim.units import Format, format_named
@@ -135,7 +136,7 @@ class LatentAttention:
 
 
 @dataclass(frozen=True)
-class Recurrent:
+class Recurrent(ABC):
     """What mixers with a constant state share: state of `heads * elements`, and the last inputs of a convolution.
 
     `held` is 0: nothing grows with the context. `state` is the format of the recurrent state; the convolution keeps
@@ -149,19 +150,19 @@ class Recurrent:
     state: str
 
     @property
+    @abstractmethod
     def elements(self) -> int:
         """State elements of one head."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def channels(self) -> tuple[int, int]:
         """Channels of the convolution: those that heads own, and those that groups share."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def inner(self) -> int:
         """Channels that the output projection takes."""
-        raise NotImplementedError
 
     @property
     def store(self) -> Format:
