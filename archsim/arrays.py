@@ -5,6 +5,7 @@ unbroadcast until the result is read, so that a GEMM, which knows no context, is
 grid of batches and contexts.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ Inputs = Mapping[str, Array]
 
 PERFECT = 16.0  # exponent from which overlap counts as perfect
 BLOCK = 8192  # elements a block: a few dozen temporaries of 64 KiB fit a core's cache
+EDGE = 16  # least length of a block along its longest axes, so that its points have much in common
 
 
 def array(value: object) -> Array:
@@ -94,11 +96,11 @@ def blocked(function: Callable[[Inputs], tuple[Array, ...]], inputs: Inputs) -> 
     because only elementwise operations are applied.
     """
     shape = common_shape(list(inputs.values()))
-    size = int(np.prod(shape))
+    size = math.prod(shape)
     if size <= 2 * BLOCK:
         return function(inputs)
     axis = int(np.argmax(shape))
-    rows = max(2, BLOCK // (size // shape[axis]))
+    rows = max(2, min(EDGE, shape[axis] // 2), BLOCK // (size // shape[axis]))
     if rows >= shape[axis]:  # many short axes: no cut makes a block
         return function(inputs)
     full = {name: item.reshape((1,) * (len(shape) - item.ndim) + item.shape) for name, item in inputs.items()}
@@ -111,6 +113,30 @@ def blocked(function: Callable[[Inputs], tuple[Array, ...]], inputs: Inputs) -> 
         part = {name: item[cut] if item.shape[axis] > 1 else item for name, item in full.items()}
         _store(outputs, blocked(function, part), cut, shape[axis])
     return tuple(outputs)
+
+
+def fastest(time: Callable[..., Array], menu: Sequence[tuple[float, ...]], inputs: Inputs) -> tuple[Array, ...]:
+    """The entry of `menu` with the least time at every point of `inputs`, number by number; the first among equals.
+
+    `time` takes the numbers of one entry, or those of several along a new first axis: as many as stay within a block.
+    """
+    shape = common_shape(list(inputs.values()))
+    together = max(1, BLOCK // math.prod(shape))
+    table = np.array(menu).T
+    best, choice = np.full(1, np.inf), np.zeros(1, np.intp)
+    for start in range(0, len(menu), together):
+        index: int | npt.NDArray[np.intp] = start
+        if together == 1:
+            times = time(*menu[start])
+        else:
+            times = time(*table[:, start : start + together].reshape(len(table), -1, *(1,) * len(shape)))
+            index, times = start + times.argmin(0), times.min(0)
+        if start == 0:
+            best, choice = times, np.broadcast_to(index, times.shape).astype(np.intp)
+        else:
+            np.copyto(choice, index, where=times < best)
+            np.minimum(times, best, out=best)
+    return tuple(numbers[choice] for numbers in table)
 
 
 def _store(outputs: list[Array], part: tuple[Array, ...], cut: tuple[slice, ...], length: int) -> None:

@@ -6,11 +6,13 @@ rows walk over the keys they see; the exponentials of the softmax are a resource
 `docs/models.md`.
 """
 
+import itertools
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from archsim.arrays import Array, Inputs, array, blocked, ceil_to, soft_maximum, where_positive
+from archsim.arrays import Array, Inputs, array, blocked, ceil_to, fastest, soft_maximum, where_positive
 from archsim.chip.constants import ATTENTION_SPLITS, ContextAttention, GenerationAttention
 from archsim.chip.model import Chip
 from archsim.engine.cost import chain
@@ -117,24 +119,34 @@ class _Generation:
 
     def _choose(self) -> Array | float:
         """The fastest number of splits of a sequence; a split takes the time of a whole block of keys at the least."""
-        most = [float(count) for count in ATTENTION_SPLITS if 1 < count <= self.c.splits]
-        if not most:
-            return 1.0
-        streaming = self.traffic / (self.x["bandwidth"] * self.c.memory)
-        best = self._time(1.0, streaming)
-        choice = np.ones(best.shape)
-        single = self.group <= self.x["queries"] if self.c.groups_only else None
-        for count in most:
-            time = self._time(count, streaming)
-            if single is not None:
-                time = np.where(single, np.inf, time)
-            np.copyto(choice, count, where=time < best)
-            np.minimum(time, best, out=best)
+        counts = self._candidates()
+        if len(counts) == 1:
+            return counts[0]
+        (choice,) = fastest(self._time, [(count,) for count in counts], self.x)
         return choice
 
-    def _time(self, splits: float, streaming: Array) -> Array:
-        memory = streaming + self._partial(splits) / (self.x["bandwidth"] * self.c.memory)
-        return soft_maximum(memory, self._cores(splits), self.c.overlap) + self._join(splits)
+    def _candidates(self) -> list[float]:
+        """Numbers of splits that can be the fastest somewhere in the block.
+
+        Waves that need not be whole gain nothing from more splits once the cores are full.
+        """
+        counts = [1.0, *(float(count) for count in ATTENTION_SPLITS if 1 < count <= self.c.splits)]
+        if self.shared:
+            return counts
+        full = float((self.x["cores"] / np.maximum(self.blocks, 1e-9)).max())
+        return counts[:1] + [count for fewer, count in itertools.pairwise(counts) if fewer < full]
+
+    @cached_property
+    def _streaming(self) -> Array:
+        """Sustained time of the traffic."""
+        return self.traffic / (self.x["bandwidth"] * self.c.memory)
+
+    def _time(self, splits: Number) -> Array:
+        memory = self._streaming + self._partial(splits) / (self.x["bandwidth"] * self.c.memory)
+        time = soft_maximum(memory, self._cores(splits), self.c.overlap) + self._join(splits)
+        if not self.c.groups_only:
+            return time
+        return np.where((self.group <= self.x["queries"]) & np.greater(splits, 1.0), np.inf, time)
 
     def _waves(self, splits: Number) -> Array:
         waves = self.blocks * splits / self.x["cores"]

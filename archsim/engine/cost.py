@@ -51,26 +51,18 @@ class Cost:
 
     def __add__(self, other: "Cost") -> "Cost":
         """Both, one after the other."""
-        names = dict.fromkeys((*self.parts, *other.parts))
-        parts = {name: _plus(self.parts.get(name, ZERO), other.parts.get(name, ZERO)) for name in names}
-        return Cost(
-            _plus(self.seconds, other.seconds),
-            parts,
-            _plus(self.flops, other.flops),
-            _plus(self.bytes, other.bytes),
-            _plus(self.link_bytes, other.link_bytes),
-            _plus(self.energy, other.energy),
-        )
+        return self.plus(other)
 
-    def scaled(self, factor: float | Array) -> "Cost":
-        """The cost of doing it `factor` times."""
+    def plus(self, other: "Cost", times: float = 1.0) -> "Cost":
+        """This, and then another so many times."""
+        names = dict.fromkeys((*self.parts, *other.parts))
         return Cost(
-            self.seconds * factor,
-            {name: part * factor for name, part in self.parts.items()},
-            *(
-                ZERO if item is ZERO else item * factor
-                for item in (self.flops, self.bytes, self.link_bytes, self.energy)
-            ),
+            _plus(self.seconds, other.seconds, times),
+            {name: _plus(self.parts.get(name, ZERO), other.parts.get(name, ZERO), times) for name in names},
+            _plus(self.flops, other.flops, times),
+            _plus(self.bytes, other.bytes, times),
+            _plus(self.link_bytes, other.link_bytes, times),
+            _plus(self.energy, other.energy, times),
         )
 
 
@@ -85,11 +77,18 @@ def total(costs: Iterable[Cost]) -> Cost:
     return result
 
 
-def _plus(left: Array, right: Array) -> Array:
-    """The sum, without touching a grid for nothing."""
+def _plus(left: Array, right: Array, times: float) -> Array:
+    """left + right x times, without touching a grid for nothing."""
+    if right is ZERO:
+        return left
+    if times == 1.0:
+        return right if left is ZERO else left + right
+    grown = right * times
     if left is ZERO:
-        return right
-    return left if right is ZERO else left + right
+        return grown
+    if np.broadcast_shapes(left.shape, grown.shape) == grown.shape:
+        return np.add(left, grown, out=grown)
+    return left + grown
 
 
 def chain(levels: Mapping[str, Array], fixed: Array) -> dict[str, Array]:

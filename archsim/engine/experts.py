@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archsim.arrays import Array, Inputs, array, blocked, soft_maximum, where_positive
+from archsim.arrays import Array, Inputs, array, blocked, fastest, soft_maximum, where_positive
 from archsim.chip.constants import EXPERT_TILES, Experts
 from archsim.chip.model import Chip
 from archsim.engine.cost import chain
@@ -21,6 +21,7 @@ COLUMNS = 128.0  # tile columns
 SUSTAINED = 0.85  # of the bandwidth, for passes over activations
 WIDE = 2.0  # bytes of an activation
 
+JOINED = 2  # of what `_product` gives
 LEVELS = ("compute", "memory", "quantization", "occupancy", "imbalance", "clock", "on_chip", "bandwidth", "overlap")
 
 
@@ -158,16 +159,13 @@ class _Experts:
         """The best row tile for both products together: cores, memory, joined, padded, spread, depth (s)."""
         if not self.c.tiled:
             return self._smooth(x)
-        best: tuple[Array, ...] | None = None
-        for rows in EXPERT_TILES:
-            pair = [self._product(x, float(rows), *shape) for shape in self._products(x)]
-            now = tuple(a + b for a, b in zip(*pair, strict=True))
-            if best is None:
-                best = now
-            else:
-                better = now[2] < best[2]
-                best = tuple(np.where(better, new, old) for new, old in zip(now, best, strict=True))
-        return best or ()
+
+        def both(tile: Array | float) -> list[Array]:
+            pair = [self._product(x, tile, *shape) for shape in self._products(x)]
+            return [first + second for first, second in zip(*pair, strict=True)]
+
+        (tile,) = fastest(lambda tile: both(tile)[JOINED], [(float(rows),) for rows in EXPERT_TILES], x)
+        return tuple(both(tile))
 
     def _smooth(self, x: Inputs) -> tuple[Array, ...]:
         flops = 2.0 * x["rows"] * x["matrices"] * x["hidden"] * x["width"]
@@ -175,12 +173,12 @@ class _Experts:
         memory = x["touched"] * x["matrices"] * x["hidden"] * x["width"] * self.weight / x["bandwidth"]
         return cores, memory, np.maximum(cores, memory), cores, cores, array(0.0)
 
-    def _product(self, x: Inputs, tile: float, columns: Array, depth: Array) -> tuple[Array, ...]:
+    def _product(self, x: Inputs, tile: Array | float, columns: Array, depth: Array) -> tuple[Array, ...]:
         """One grouped product in row tiles of `tile`: cores, memory, joined, padded, spread, depth (s)."""
         each = x["rows"] / np.maximum(x["touched"], 1e-30)
         tiles = x["touched"] * np.maximum(each / tile + 0.5, 1.0) * np.ceil(columns / COLUMNS)
         rate = x["peak"] / x["cores"]
-        work = 2.0 * max(tile, 16.0) * COLUMNS * depth / rate
+        work = 2.0 * np.maximum(tile, 16.0) * COLUMNS * depth / rate
         waves = np.maximum(tiles / x["cores"], 1.0)
         step = work / self.c.matrix
         if self.c.feed is not None:

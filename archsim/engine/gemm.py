@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archsim.arrays import Array, Inputs, blocked, ceil_to, soft_maximum, where_positive
+from archsim.arrays import Array, Inputs, blocked, ceil_to, fastest, soft_maximum, where_positive
 from archsim.chip.constants import SPLITS, Gemm
 from archsim.chip.model import Chip
 from archsim.engine.cost import chain
@@ -76,19 +76,16 @@ class _Shape:
 
     def _choose(self, x: Inputs, core: "_Core", traffic: Array) -> tuple[Array, Array, Array]:
         """Rows and columns of the fastest tile, and its K splits."""
-        menu = self.menu()
-        memory = {splits: self._memory(x, traffic, splits) for splits in {splits for *_, splits in menu}}
-        best = choice = np.zeros(1)
-        for index, (rows, columns, splits) in enumerate(menu):
+
+        def time(rows: Number, columns: Number, splits: Number) -> Array:
             cores = core.waves(rows, columns, splits) * core.tile_time(rows, columns, core.depth(splits))
-            time = soft_maximum(cores, memory[splits], self.c.overlap) + self._overhead(x, core, splits)
-            if index == 0:
-                best, choice = time, np.zeros(time.shape, np.intp)
-            else:
-                np.copyto(choice, index, where=time < best)
-                np.minimum(time, best, out=best)
-        rows, columns, splits = np.array(menu).T
-        return rows[choice], columns[choice], splits[choice]
+            return soft_maximum(cores, memory(splits), self.c.overlap) + self._overhead(x, core, splits)
+
+        def memory(splits: Number) -> Array:
+            return core.once("memory", splits, 0.0, lambda: self._memory(x, traffic, splits))
+
+        rows, columns, splits = fastest(time, self.menu(), x)
+        return rows, columns, splits
 
     def menu(self) -> list[tuple[float, float, float]]:
         """(rows, columns, K splits) a library chooses from."""
@@ -135,7 +132,7 @@ class _Core:
         self.feed = x["clock"] * 0.0 if c.feed is None else operand * FEED_CLOCK / (c.feed * x["clock"])
         self._known: dict[tuple[str, float, float], Array] = {}
 
-    def _once(self, name: str, first: Number, second: Number, work: Callable[[], Array]) -> Array:
+    def once(self, name: str, first: Number, second: Number, work: Callable[[], Array]) -> Array:
         """`work()`, remembered when its arguments are numbers of the menu."""
         if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
             return work()
@@ -146,13 +143,13 @@ class _Core:
 
     def depth(self, splits: Number) -> Array:
         """K of one split, padded."""
-        return self._once("depth", splits, 0.0, lambda: ceil_to(self.x["k"] / splits, self.c.granule))
+        return self.once("depth", splits, 0.0, lambda: ceil_to(self.x["k"] / splits, self.c.granule))
 
     def tiles(self, rows: Number, columns: Number, splits: Number) -> Array:
         """Tiles of all splits and products."""
-        across = self._once("rows", rows, 0.0, lambda: np.ceil(self.x["m"] / rows) * self.x["batch"])
-        along = self._once("columns", columns, 0.0, lambda: np.ceil(self.x["n"] / columns))
-        return self._once("tiles", rows, columns, lambda: across * along) * splits
+        across = self.once("rows", rows, 0.0, lambda: np.ceil(self.x["m"] / rows) * self.x["batch"])
+        along = self.once("columns", columns, 0.0, lambda: np.ceil(self.x["n"] / columns))
+        return self.once("tiles", rows, columns, lambda: across * along) * splits
 
     def waves(self, rows: Number, columns: Number, splits: Number) -> Array:
         """Waves of tiles over the cores: whole ones, less what a persistent kernel hides of the last."""
@@ -166,7 +163,7 @@ class _Core:
 
     def tile_time(self, rows: Number, columns: Number, depth: Array) -> Array:
         """Time of one tile: matrix units or operand feed, then its epilogue."""
-        step = self._once("step", rows, columns, lambda: self._step(rows, columns))
+        step = self.once("step", rows, columns, lambda: self._step(rows, columns))
         return step * depth + (self.c.epilogue / EPILOGUE_TILE * rows * columns + self.c.wave)
 
     def _step(self, rows: Number, columns: Number) -> Array:

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from archsim.arrays import Array
-from archsim.engine.cost import ZERO, Cost, total
+from archsim.engine.cost import NOTHING, ZERO, Cost
 
 FILL = 3  # layers of a run that are played one by one before it is extrapolated
 GAPS = {
@@ -57,7 +57,10 @@ class Lane:
     @cached_property
     def cost(self) -> Cost:
         """All its kernels together; wide ones are added last, so that a grid is touched once."""
-        return total(item.cost.scaled(item.times) for item in sorted(self.work, key=lambda item: item.wide))
+        together = NOTHING
+        for item in sorted(self.work, key=lambda item: item.wide):
+            together = together.plus(item.cost, item.times)
+        return together
 
     @property
     def parts(self) -> Mapping[str, Array]:

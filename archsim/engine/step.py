@@ -33,19 +33,30 @@ class PricedStep:
         return self.schedule.span
 
     @cached_property
+    def _staged(self) -> bool:
+        """Whether any plan has more than one pipeline stage."""
+        return bool((self.plan.split.pipeline > 1).any())
+
+    @cached_property
     def stage(self) -> Array:
         """Seconds that the slowest pipeline stage spends on one micro-batch; the span where there is one stage."""
+        if not self._staged:
+            return self.span
         slowest = largest(self.plan.sequence, self.schedule.period, self.plan.split.pipeline)
         return np.where(self.plan.split.pipeline > 1, slowest, self.span)
 
     @cached_property
     def latency(self) -> Array:
         """Seconds of one micro-batch through all stages, hops between them included."""
+        if not self._staged:
+            return self.span
         return self.span + (self.plan.split.pipeline - 1.0) * self.hop
 
     @cached_property
     def turnaround(self) -> Array:
         """Seconds between two tokens of a sequence: through all stages, or until every micro-batch was served."""
+        if not self._staged:
+            return self.span
         return np.maximum(self.latency, self.plan.split.pipeline * self.stage)
 
     def kernels(self) -> list[tuple[str, Kernel, Cost, int]]:
