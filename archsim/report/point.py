@@ -65,9 +65,8 @@ class Point:
     @cached_property
     def proposals(self) -> list[Proposal]:
         """Every proposal at this point: the chosen one first, then by the objective, unusable ones last."""
-        priced = run(self.undecided, self.mode, {"batch": self.alone.answer.batch.ravel()})
         name, sign = objective(self.result.scenario, self.mode)
-        found = _proposals(priced, self.alone.scenario.split)
+        found = _proposals(self.result, self.index, self.alone.scenario.split)
         return sorted(found, key=lambda p: (not p.chosen, bool(p.reason), sign * p.metrics[name]))
 
     @property
@@ -121,21 +120,21 @@ def _flat(split: Split, count: int) -> Split:
     return Split(**{name: array(np.broadcast_to(getattr(split, name).ravel(), (count,))) for name in DEGREES})
 
 
-def _proposals(priced: Result, chosen: Split) -> list[Proposal]:
-    answer, shape = priced.answer, priced.raw_shape
-    values = {name: _along(METRICS[name][2](answer), shape) for name in METRICS}
-    broken, fits = _along(legal(priced.scenario), shape), _along(answer.fits, shape)
-    degrees = {name: _along(getattr(priced.scenario.split, name), shape) for name in DEGREES}
+def _proposals(result: Result, index: int, chosen: Split) -> list[Proposal]:
+    """What was proposed at one point (flat index): every degree, metric and verdict read off the whole answer."""
+
+    def along(values: Array) -> list[float]:
+        full = np.broadcast_to(values, np.broadcast_shapes(values.shape, result.raw_shape))
+        return [float(row.flat[index]) for row in full]
+
+    answer, split = result.answer, result.scenario.split
+    metrics = {name: along(METRICS[name][2](answer)) for name in METRICS}
+    broken, fits = along(legal(result.scenario)), along(answer.fits)
+    degrees = {name: along(getattr(split, name)) for name in DEGREES}
     wanted = {name: single(getattr(chosen, name)) for name in DEGREES}
     found = []
-    for index in range(shape[0]):
-        own = {name: float(degree[index]) for name, degree in degrees.items()}
-        reason = REASONS[int(broken[index])] or ("" if fits[index] > 0 else REASONS[1])
-        metrics = {name: float(column[index]) for name, column in values.items()}
-        found.append(Proposal(own, reason, own == wanted, metrics))
+    for row in range(len(fits)):
+        own = {name: values[row] for name, values in degrees.items()}
+        reason = REASONS[int(broken[row])] or ("" if fits[row] > 0 else REASONS[1])
+        found.append(Proposal(own, reason, own == wanted, {name: values[row] for name, values in metrics.items()}))
     return found
-
-
-def _along(values: Array, shape: tuple[int, ...]) -> Array:
-    """Values over proposals as one row, from an array over proposals and the single point."""
-    return np.broadcast_to(values, shape).reshape(shape[0], -1)[:, 0]

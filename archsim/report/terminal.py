@@ -5,6 +5,7 @@ import sys
 import textwrap
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -49,7 +50,9 @@ def print_table(out: Console, table: Table) -> None:
     for index, column in enumerate(table.columns):
         words = table.is_text(index)
         short = index == 0 and all(len(row[0]) <= NAME for row in table.rows)  # names are there to be copied
-        rich.add_column(Text(column), justify="left" if words else "right", overflow="fold", no_wrap=short or not words)
+        whole = short or not words
+        width = max(cell_len(text) for text in (column, *(row[index] for row in table.rows))) if whole else None
+        rich.add_column(Text(column), justify="left" if words else "right", overflow="fold", no_wrap=whole, width=width)
     for index, row in enumerate(table.rows):
         style = "bold" if index in table.marked else ""
         rich.add_row(*(Text(cell, style=style) for cell in row))

@@ -5,6 +5,7 @@ tokens of a sequence lies one decode step, plus its share of the prefill of all 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -27,8 +28,8 @@ class Steady:
     """Times (s) and rates of the closed loop; shapes broadcast over splits and clients.
 
     `running` are sequences in decode at once (the rest waits for memory), `decode` the plain step, `mixed` the step
-    with
-    prefill, `joined` the requests such a step takes, `prefill_share` the share of time that prefill adds.
+    with prefill, `joined` the requests such a step takes, `place` where that lies among the KNOTS at which mixed steps
+    are priced, `most` the requests that one step can take, `prefill_share` the share of time that prefill adds.
     """
 
     ttft: Array
@@ -41,12 +42,13 @@ class Steady:
     mixed: PricedStep
     mixed_seconds: Array
     mixed_time: Array
-    knots: Array
+    place: Array
+    most: Array
     memory: MemoryPlan
 
     def at_joined(self, values: Array) -> Array:
         """Of `values` at every knot, the one where the loop settled."""
-        return _interpolate(np.log(self.joined), np.log(self.knots), values)
+        return _interpolate(self.place, values)
 
 
 def steady(d: Deployment, clients: Array, prompt: Array, output: Array, cached: Array) -> Steady:
@@ -77,7 +79,8 @@ def steady(d: Deployment, clients: Array, prompt: Array, output: Array, cached: 
         mixed,
         state.seconds,
         time,
-        loop.knots(),
+        state.place,
+        loop.most,
         memory,
     )
 
@@ -94,13 +97,14 @@ def _settled(
 
 @dataclass(frozen=True, eq=False)
 class _State:
-    """A closed loop in which a share `mixed` of the steps takes `joined` requests each.
+    """A closed loop in which a share `mixed` of the steps takes `joined` requests each, at a `place` among the knots.
 
     Seconds of a mixed step, of the mean step and between tokens of a sequence; requests a second; sequences that it
     keeps
     running.
     """
 
+    place: Array
     joined: Array
     mixed: Array
     seconds: Array
@@ -122,7 +126,7 @@ class _Loop:
     cached: Array
     plain: Array
 
-    @property
+    @cached_property
     def fresh(self) -> Array:
         """Tokens of a prompt that are computed."""
         return self.prompt - self.cached
@@ -132,18 +136,23 @@ class _Loop:
         """Prefill tokens a rank takes in a step."""
         return float(self.d.runtime.chunk)
 
-    @property
+    @cached_property
     def chunks(self) -> Array:
         """Steps one prompt needs."""
         return np.ceil(self.fresh / self.chunk)
 
-    @property
+    @cached_property
     def most(self) -> Array:
         """Requests that fit into one step of all ranks."""
         return self.d.split.groups * np.maximum(np.floor(self.chunk / self.fresh), 1.0)
 
+    @cached_property
+    def host(self) -> float:
+        """Seconds of the host before a first token."""
+        return self.d.runtime.host.arrival + self.d.runtime.host.expert_layer * expert_layers(self.d)
+
     def knots(self) -> Array:
-        """Numbers of requests a step, from 1 to the most, along the last axis."""
+        """Numbers of requests a step, from 1 to the most, along the last axis, even in their logarithm."""
         return self.most ** np.linspace(0.0, 1.0, KNOTS)
 
     def mixed_steps(self) -> PricedStep:
@@ -177,15 +186,15 @@ class _Loop:
         others, and the host.
         """
         mixed = np.minimum(path, 1.0)
-        joined = self.most ** np.maximum(path - 1.0, 0.0)
-        seconds = np.maximum(_interpolate(np.log(joined), np.log(self.knots()), spans), self.plain)
+        place = np.maximum(path - 1.0, 0.0)
+        joined = self.most**place
+        seconds = np.maximum(_interpolate(place, spans), self.plain)
         mean = self.plain + mixed * (seconds - self.plain)
         others = (self.running - 1.0) / self.running
         tpot = self.plain + mixed * others * (seconds - self.plain)
         rate = mixed * joined / (self.chunks * mean)
-        host = self.d.runtime.host.arrival + self.d.runtime.host.expert_layer * expert_layers(self.d)
-        first = self.chunks * seconds + host + others * mean / 2.0
-        return _State(joined, mixed, seconds, mean, tpot, rate, rate * (self.output * tpot + first))
+        first = self.chunks * seconds + self.host + others * mean / 2.0
+        return _State(place, joined, mixed, seconds, mean, tpot, rate, rate * (self.output * tpot + first))
 
 
 def _with_prefill(plain: PricedStep, mixed: PricedStep) -> Array:
@@ -202,11 +211,13 @@ def expert_layers(d: Deployment) -> float:
     return float(sum(weight * count for weight, count in zip(weights, layers, strict=True)))
 
 
-def _interpolate(at: Array, knots: Array, values: Array) -> Array:
-    """Piecewise linear interpolation along the last axis, at one point of each row."""
-    shape = np.broadcast_shapes(at.shape[:-1], values.shape[:-1])
-    values, knots = (np.broadcast_to(item, (*shape, KNOTS)) for item in (values, knots))
-    right = np.clip((knots < at).sum(axis=-1, keepdims=True), 1, KNOTS - 1)
-    x0, x1, y0, y1 = (np.take_along_axis(item, right + shift, -1) for item in (knots, values) for shift in (-1, 0))
-    share = np.where(x1 > x0, (at - x0) / np.where(x1 > x0, x1 - x0, 1.0), 1.0)
-    return np.asarray(y0 + np.clip(share, 0.0, 1.0) * (y1 - y0))
+def _interpolate(place: Array, values: Array) -> Array:
+    """Piecewise linear interpolation at one place of each row, from 0 at the first of the KNOTS to 1 at the last."""
+    if values.shape[-1] == 1:
+        return values
+    shape = np.broadcast_shapes(place.shape[:-1], values.shape[:-1])
+    at = np.broadcast_to(place * (KNOTS - 1.0), (*shape, 1))
+    left = np.minimum(at.astype(np.intp), KNOTS - 2)
+    rows = np.broadcast_to(values, (*shape, KNOTS))
+    low, high = (np.take_along_axis(rows, left + shift, -1) for shift in (0, 1))
+    return np.asarray(low + (at - left) * (high - low))
