@@ -156,7 +156,7 @@ def million(points: int) -> float:
     """Peak memory (B) of a process that prices a grid of so many points, python and numpy included."""
     side = int(points**0.5)
     code = f"from benchmarks.speed import LLAMA, grid, peak; result = grid(LLAMA, {side}, {side})(); print(peak())"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=written, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"a grid of {side} x {side} points failed:\n{done.stderr}")
     return float(done.stdout)
