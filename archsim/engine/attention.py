@@ -157,8 +157,14 @@ class _Generation:
         if not self.c.splits:
             return self.compute
         keys = ceil_to(self.length / splits, KEYS)
-        return self._waves(splits) * (self.c.block + self.c.query * self.rows + self._pace() * keys)
+        return self._waves(splits) * (self._block + self._pace * keys)
 
+    @cached_property
+    def _block(self) -> Array:
+        """Fixed work of one block."""
+        return self.c.block + self.c.query * self.rows
+
+    @cached_property
     def _pace(self) -> Array:
         """Seconds a key in one block."""
         x = self.x
@@ -168,7 +174,12 @@ class _Generation:
 
     def _partial(self, splits: Number) -> Array:
         """Bytes of the results of splits."""
-        return PARTIAL * splits * np.greater(splits, 1.0) * (self.outputs * self.x["value"])
+        return PARTIAL * splits * np.greater(splits, 1.0) * self._results
+
+    @cached_property
+    def _results(self) -> Array:
+        """Elements of the result."""
+        return self.outputs * self.x["value"]
 
     def _join(self, splits: Number) -> Array:
         """Joining the splits: fixed, and every split's rows through one block."""
