@@ -11,6 +11,7 @@ from archsim.explore.evaluate import chip_rate
 from archsim.explore.result import METRICS, Result, check_defined, metrics_of
 from archsim.explore.scenario import Scenario
 from archsim.mapping.mapper import DEGREES
+from archsim.report.choice import choice_sentences
 from archsim.report.point import Point, Proposal, main_point, single
 from archsim.report.prices import price_metrics
 from archsim.report.rests import assumptions
@@ -138,6 +139,7 @@ def _best(point: Point) -> Json:
         "at": point.result.point(point.index),
         "sentence": sentence(point),
         "slo": slo_sentence(point.result) or None,
+        "choice": choice_sentences(point),
         "metrics": {name: point.metric(name) for name in METRICS} | price_metrics(point),
         "steps": [_step(step) for step in steps_of(point)],
         "memory": {
