@@ -20,6 +20,10 @@ BLOCK = 8192  # elements a block: a few dozen temporaries of 64 KiB fit a core's
 EDGE = 16  # least length of a block along its longest axes, so that its points have much in common
 
 
+class BrokenModel(ArithmeticError):
+    """A number that must be defined and is not: a mistake of the program, whatever the files say."""
+
+
 def array(value: object) -> Array:
     """`value` as a float64 array of at least one dimension."""
     return np.atleast_1d(np.asarray(value, dtype=np.float64))
