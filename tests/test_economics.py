@@ -180,7 +180,7 @@ def test_a_way_of_paying_without_a_price_is_refused_in_place(by: str, missing: s
 
 
 def test_no_use_at_all_has_no_cost() -> None:
-    with pytest.raises(CatalogError, match="at least 0.001"):
+    with pytest.raises(CatalogError, match=r"at least 0\.001"):
         scenario(LLAMA_8B, economics={"utilization": 0}, batch=1, context=1)
 
 
