@@ -31,7 +31,7 @@ from scenarios import (
 
 from archsim.arrays import Array, array, soft_maximum
 from archsim.chip.constants import Gemm
-from archsim.chip.model import Chip, with_value
+from archsim.chip.model import Chip, Unsuited, with_value
 from archsim.engine import experts as experts_module
 from archsim.engine.cost import ALL_PARTS, Cost
 from archsim.engine.experts import distinct_experts, imbalance
@@ -681,7 +681,7 @@ def test_a_longer_cache_is_never_faster() -> None:
 def test_a_missing_constant_is_refused_with_what_exists() -> None:
     generation_ = chip(H100).generation
     bare = replace(chip(H100), generation=replace(generation_, kernels={"vllm": {"gemm": {}}}))
-    with pytest.raises(KeyError, match=r"hopper.*no gemm constants"):
+    with pytest.raises(Unsuited, match=r"hopper.*no gemm constants"):
         priced(gemm(1, 64, 64), bare)
-    with pytest.raises(KeyError, match="no experts constants of stack 'vllm'"):
+    with pytest.raises(Unsuited, match="no experts constants of stack 'vllm'"):
         priced(routed(1), bare)

@@ -23,7 +23,10 @@ class Constants(StrictModel):
     fitted_on: str = Field(
         description="the chips, stacks and formats whose measurements it was fitted on, or what it is taken from"
     )
-    error: NonNegative | None = Field(None, description="mean absolute error in % on measurements not used in the fit")
+    error: NonNegative | None = Field(
+        None,
+        description="mean absolute error in % on measurements not used in the fit; of collectives, of the fit itself",
+    )
 
 
 class Gemm(Constants):

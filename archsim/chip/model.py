@@ -12,6 +12,10 @@ from archsim.units import Format
 FamilySet = TypeVar("FamilySet", bound=Constants)
 
 
+class Unsuited(ValueError):
+    """A chip, or its generation, that lacks what a model in some format needs of it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Memory:
     """Memory of a chip: capacity (B), bandwidth (B/s)."""
@@ -75,7 +79,7 @@ class Generation:
     sources: tuple[Source, ...] = ()
 
     def constants(self, stack: str, family: str, formats: tuple[str, ...], as_class: type[FamilySet]) -> FamilySet:
-        """The first set among `formats`, then `any`. Raises KeyError with what exists."""
+        """The first set among `formats`, then `any`. Raises Unsuited with what exists."""
         sets = self.kernels.get(stack, {}).get(family, {})
         for name in (*formats, "any"):
             if name in sets:
@@ -84,7 +88,7 @@ class Generation:
                     return found
         have = ", ".join(sorted(sets)) or "none"
         wanted = " or ".join(dict.fromkeys(formats))
-        raise KeyError(
+        raise Unsuited(
             f"generation {self.name!r} has no {family} constants of stack {stack!r} for {wanted} (it has: {have})"
         )
 

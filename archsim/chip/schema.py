@@ -4,7 +4,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from archsim.arrays import array
 from archsim.catalog import CatalogError, Document, Fault, Mark, StrictModel, fetch, find, validate
@@ -18,6 +18,7 @@ from archsim.fields import (
     DollarsPerHour,
     EnergyPerByte,
     EnergyPerFlop,
+    FaultAt,
     Fraction,
     Hertz,
     Positive,
@@ -76,6 +77,12 @@ class EnergyFile(StrictModel):
     byte: EnergyPerByte
     flop: dict[MatrixFormat, EnergyPerFlop]
     exponential: EnergyPerFlop
+
+    @model_validator(mode="after")
+    def _has_bf16(self) -> "EnergyFile":
+        if "bf16" not in self.flop:
+            raise FaultAt("the energy of a bf16 FLOP is needed: formats without one of their own take it", "flop")
+        return self
 
 
 class PriceFile(StrictModel):

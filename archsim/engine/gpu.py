@@ -78,7 +78,7 @@ BYTES: dict[str, Callable[[Kernel], Array]] = {
 def price(kernel: Kernel, chip: Chip, stack: str) -> Cost:
     """The cost of one kernel on one chip with the constants of a kernel stack.
 
-    Raises KeyError when the chip's generation has no constants for it.
+    Raises Unsuited when the chip's generation has no constants for it.
     """
     seconds, parts = timed(kernel, chip, stack)
     if kernel.kind in ("all_reduce", "all_to_all"):

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from archsim.arrays import Array, array
-from archsim.chip.model import Chip
+from archsim.chip.model import Chip, Unsuited
 from archsim.engine.cost import Cost, total
 from archsim.engine.gpu import price
 from archsim.engine.lanes import Schedule, Timed, run
@@ -72,10 +72,10 @@ class PricedStep:
 def run_step(plan: Plan, chip: Chip, stack: str) -> PricedStep:
     """Prices every kernel of a plan and runs its lanes.
 
-    Raises KeyError when the chip's generation lacks constants, ValueError for a kind of machine without an engine.
+    Raises Unsuited when the chip's generation lacks constants, and for a kind of machine without an engine.
     """
     if chip.kind not in KINDS:
-        raise ValueError(f"no engine for chips of kind {chip.kind!r}")
+        raise Unsuited(f"no engine for chips of kind {chip.kind!r}")
     priced: dict[int, Cost] = {}
     for tasks in plan.blocks.values():
         for task in tasks:

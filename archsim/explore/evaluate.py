@@ -1,11 +1,15 @@
 """Evaluation: the proposals of a scenario, priced at every point by the engine."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from archsim.arrays import Array, array
+from archsim.catalog import CatalogError
+from archsim.chip.model import Unsuited
 from archsim.economics.money import Rate, per_million, rate, wall_power
 from archsim.economics.prices import margin, per_megawatt, revenue
 from archsim.economics.terms import HOUR
@@ -18,13 +22,30 @@ from archsim.mapping.plan import MemoryPlan
 from archsim.mapping.split import legality
 from archsim.serving.speculation import expected_tokens
 from archsim.serving.steady import Steady, expert_layers, steady
-from archsim.workload.step import decode, prefill
+from archsim.workload.step import Step, decode, prefill
 
 
 def deployment_of(scenario: Scenario) -> Deployment:
     """What a scenario deploys."""
     s = scenario
     return Deployment(s.model, s.precision, s.split, s.chip, s.runtime, s.skew, s.options)
+
+
+@contextmanager
+def at_the_chip(scenario: Scenario) -> Iterator[None]:
+    """Turns what a chip lacks into a fault where the scenario names the chip."""
+    try:
+        yield
+    except Unsuited as error:
+        if scenario.chip_mark is None:
+            raise
+        raise CatalogError([scenario.chip_mark.fault(str(error))]) from error
+
+
+def priced(scenario: Scenario, d: Deployment, step: Step) -> PricedStep:
+    """A step placed and priced. Raises CatalogError when the chip lacks what the model needs of it."""
+    with at_the_chip(scenario):
+        return run_step(place(d, step), d.chip, d.runtime.stack)
 
 
 def energy(step: PricedStep, deployment: Deployment) -> Array:
@@ -51,7 +72,7 @@ class StepAnswer:
         """One chunk of the prefill of `context` tokens on every data-parallel rank, at its mean position."""
         tokens = self.context / self.chunks
         step = prefill(tokens, (self.context - tokens) / 2.0, self.groups, self.deployment.model.clips)
-        return run_step(place(self.deployment, step), self.deployment.chip, self.deployment.runtime.stack)
+        return priced(self.scenario, self.deployment, step)
 
     @property
     def prefill_seconds(self) -> Array:
@@ -203,7 +224,7 @@ class SteadyAnswer:
         chunks = np.ceil(fresh / d.runtime.chunk)
         tokens = fresh / chunks
         step = prefill(tokens, cached + (fresh - tokens) / 2.0, d.split.groups, d.model.clips)
-        return run_step(place(d, step), d.chip, d.runtime.stack).stage * chunks
+        return priced(self.scenario, d, step).stage * chunks
 
 
 Answer = StepAnswer | SteadyAnswer
@@ -267,9 +288,8 @@ def evaluate_step(scenario: Scenario) -> StepAnswer:
     batch, context = scenario.batch, scenario.context
     if batch is None or context is None:
         raise ValueError("the step answer needs `batch` and `context`")
-    plan = place(d, decode(batch, context, d.model.clips, 1 + scenario.speculation.drafts))
-    memory = memory_plan(d, batch, context)
-    return StepAnswer(scenario, d, batch, context, memory, run_step(plan, d.chip, d.runtime.stack))
+    step = priced(scenario, d, decode(batch, context, d.model.clips, 1 + scenario.speculation.drafts))
+    return StepAnswer(scenario, d, batch, context, memory_plan(d, batch, context), step)
 
 
 def evaluate_steady(scenario: Scenario) -> SteadyAnswer:
@@ -277,7 +297,8 @@ def evaluate_steady(scenario: Scenario) -> SteadyAnswer:
     d = deployment_of(scenario)
     if scenario.input is None or scenario.output is None or scenario.batch is None:
         raise ValueError("the steady answer needs `traffic`")
-    loop = steady(d, scenario.batch, scenario.input, scenario.output, scenario.cached)
+    with at_the_chip(scenario):
+        loop = steady(d, scenario.batch, scenario.input, scenario.output, scenario.cached)
     return SteadyAnswer(scenario, d, scenario.batch, scenario.input, scenario.output, loop)
 
 

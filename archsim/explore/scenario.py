@@ -1,6 +1,6 @@
 """The file of a scenario: one model, pools of chips, a mapper, a runtime, and a question."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -159,6 +159,7 @@ class Scenario:
     speculation: SpeculationFile
     terms: Terms
     prices: Prices | None = None
+    chip_mark: Mark | None = None
 
     @property
     def chip(self) -> Chip:
@@ -194,6 +195,7 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
     runtime = loader.load(load_runtime, file.runtime, document.mark("runtime"))
     mapper = loader.load(load_mapper, file.mapper, document.mark("mapper"))
     faults = [*loader.faults, *_check(file, document)]
+    faults += _unpriced(file, document, [chip for chip in chips.values() if chip is not None])
     if faults or model is None or runtime is None or mapper is None or None in chips.values():
         raise CatalogError(faults)
     pools = {
@@ -232,6 +234,7 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         speculation=file.speculation,
         terms=file.economics,
         prices=file.prices,
+        chip_mark=next(document.mark("pools", name, "chip") for name in file.pools),
     )
 
 
@@ -276,6 +279,18 @@ def _check(file: ScenarioFile, document: Document) -> list[Fault]:
     if file.objective.minimize and file.objective.maximize:
         faults.append(document.mark("objective").fault("give `minimize` or `maximize`, not both"))
     return faults
+
+
+def _unpriced(file: ScenarioFile, document: Document, chips: Sequence[Chip]) -> list[Fault]:
+    """A way of paying that was asked for, and for which neither a chip nor the scenario has a price."""
+    by, terms = file.economics.by, file.economics
+    found = []
+    for chip in chips:
+        if by == "rent" and terms.rent is None and chip.price.rent is None:
+            found.append(f"{chip.name} has no rent; give `rent: 3 USD/h` beside it, or `by: capital`")
+        if by == "capital" and terms.capital is None and chip.price.system is None:
+            found.append(f"{chip.name} has no all-in price; give `capital: 50000 USD` beside it, or `by: rent`")
+    return [document.mark("economics", "by").fault(text) for text in found]
 
 
 def _numbers(value: int | tuple[int, ...] | None) -> Array | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from archsim.arrays import Array, array, ceil_to
-from archsim.chip.model import FORMAT_BITS, Chip
+from archsim.chip.model import FORMAT_BITS, Chip, Unsuited
 from archsim.mapping.balance import busiest_rank
 from archsim.mapping.interleave import interleaved
 from archsim.mapping.options import Options
@@ -56,7 +56,7 @@ class Deployment:
 def place(d: Deployment, step: Step) -> Plan:
     """The plan of one forward pass on one pool, as the busiest of the data-parallel ranks sees it.
 
-    Raises ValueError when the chip has no matrix format wide enough for a product.
+    Raises Unsuited when the chip has no matrix format wide enough for a product.
     """
     batches = d.micro_batches(step)
     graph = lower(d.model, step.divided(d.split.groups * d.split.pipeline * batches), d.precision)
@@ -113,7 +113,7 @@ class _Placer:
         # a recurrent state is kept wider than it is multiplied
         compute = self.chip.compute_format(BF16 if operator.kind in STATE else weight, entry)
         if compute is None:
-            raise ValueError(
+            raise Unsuited(
                 f"{self.chip.name} has no matrix format for {operator.name}: "
                 f"{weight.name} weights with {entry.name} activations"
             )

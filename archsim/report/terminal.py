@@ -32,6 +32,7 @@ from archsim.sources import Source
 PIPED = 140  # columns where the output is not a terminal and says no width
 MAIN = 4  # assumptions shown
 LEAST = 140  # columns of a table; a narrower terminal wraps its lines rather than lose digits
+BAR = " █│"  # what bars are drawn with, which make no sense when broken
 NAME = 36  # characters up to which a first column is never broken
 
 
@@ -50,7 +51,8 @@ def print_table(out: Console, table: Table) -> None:
     for index, column in enumerate(table.columns):
         words = table.is_text(index)
         short = index == 0 and all(len(row[0]) <= NAME for row in table.rows)  # names are there to be copied
-        whole = short or not words
+        drawn = all(set(row[index]) <= set(BAR) for row in table.rows)
+        whole = short or drawn or not words
         width = max(cell_len(text) for text in (column, *(row[index] for row in table.rows))) if whole else None
         rich.add_column(Text(column), justify="left" if words else "right", overflow="fold", no_wrap=whole, width=width)
     for index, row in enumerate(table.rows):
