@@ -89,8 +89,9 @@ def price(kernel: Kernel, chip: Chip, stack: str) -> Cost:
 def _timed(kernel: Kernel, chip: Chip, stack: str) -> Timed:
     """Seconds and parts of a kernel, and of the variant that its library picks wherever the case for it is given."""
     timing, as_class = FORMS[kernel.kind]
-    names, generation = _formats(kernel), chip.generation
+    names, generation, stack = _formats(kernel), chip.generation, kernel.stack or stack
     constants = generation.constants(stack, kernel.kind, names, as_class)
+    timing = _served(timing, kernel.beside)
     where, case = _case(kernel, constants)
     other = generation.variant(stack, kernel.kind, names, case) if where.any() else None
     if other is None:
@@ -100,6 +101,20 @@ def _timed(kernel: Kernel, chip: Chip, stack: str) -> Timed:
         return seconds, parts
     rest, own = timing(kernel, chip, constants)
     return np.where(where, seconds, rest), {name: np.where(where, part, own[name]) for name, part in parts.items()}
+
+
+def _served(timing: Timing, hidden: bool) -> Timing:
+    """A timing with its fixed part as it is in a running engine: graphs and early launches hide some of it, and a
+    kernel beside a longer one has none."""
+
+    def served(kernel: Kernel, chip: Chip, constants: Constants) -> Timed:
+        seconds, parts = timing(kernel, chip, constants)
+        share = 0.0 if hidden else constants.served
+        if share == 1.0 or "fixed" not in parts:
+            return seconds, parts
+        return seconds + (share - 1.0) * parts["fixed"], {**parts, "fixed": share * parts["fixed"]}
+
+    return served
 
 
 def _case(kernel: Kernel, constants: Constants) -> tuple[Flags, str]:

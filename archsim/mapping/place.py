@@ -27,6 +27,7 @@ BF16 = format_named("bf16")
 FP8 = format_named("fp8")
 STATE = ("state_update", "state_scan")
 REDUCED = ("o", "down", "out_proj", "x_proj", "embedding")  # operators that leave partial sums on tensor ranks
+JOINS = "shared_add"
 GENERATION = ("generation_attention", "mla_generation")
 VOCABULARY_PADDING = 64  # engines pad the vocabulary to this before they divide it
 WIDE = 2.0  # bytes of an activation on a link
@@ -118,7 +119,16 @@ class _Placer:
                 f"{weight.name} weights with {entry.name} activations"
             )
         dims = self._dims(operator)
-        return [Kernel(operator.name, operator.kind, operator.role, dims, weight, entry, compute, (operator.name,))]
+        stack = self.runtime.taken.get(operator.kind, {}).get(weight.name, "")
+        beside = self._beside(operator)
+        names = (operator.name,)
+        return [
+            Kernel(operator.name, operator.kind, operator.role, dims, weight, entry, compute, names, "", stack, beside)
+        ]
+
+    def _beside(self, operator: Operator) -> bool:
+        """Whether it runs beside the routed experts; where both meet, nothing is left to hide behind."""
+        return operator.role in self.runtime.beside and operator.name != JOINS
 
     def _formats(self, operator: Operator) -> tuple[Format, Format]:
         """Formats of the weights (or the cache or state) and of the other operand.
@@ -152,7 +162,8 @@ class _Placer:
             return []
         dims = self._dims(operator)
         sizes = {"tokens": dims["m"], "bytes": dims["k"] * (2.0 + fmt.bytes)}
-        return [Kernel(f"{operator.name}_quantizer", "elementwise", operator.role, sizes, BF16, fmt, "bf16", ())]
+        name, beside = f"{operator.name}_quantizer", self._beside(operator)
+        return [Kernel(name, "elementwise", operator.role, sizes, BF16, fmt, "bf16", (), beside=beside)]
 
     def _dims(self, operator: Operator) -> dict[str, Array]:
         dims = {name: divide(operator.dims, name, rule, self.split) for name, rule in _rules(operator)}

@@ -26,6 +26,9 @@ class PrefillFile(StrictModel):
     """How prompts are scheduled among decoding sequences."""
 
     chunk: Count = Field(8192, description="prefill tokens of a step at the most")
+    together: bool = Field(
+        False, description="ranks with attention of their own wait until each has a prompt, and prefill in one step"
+    )
 
 
 class MemoryPolicy(StrictModel):
@@ -50,6 +53,12 @@ class RuntimeFile(StrictModel):
     quantizers: dict[str, tuple[str, ...]] = Field(
         {}, description="by format: the products whose input a kernel of its own quantises"
     )
+    taken: dict[str, dict[str, str]] = Field(
+        {}, description="kernels that it takes from another stack's constants: family, format of weights, stack"
+    )
+    beside: tuple[Literal["shared"], ...] = Field(
+        (), description="roles whose kernels run on a stream of their own beside the routed experts"
+    )
     graphed: Literal["decode", "all", "none"] = "all"
     all_reduce: Literal["custom", "nccl"] = Field("custom", description="own kernels as far as they reach, or NCCL")
     host: HostFile = HostFile()
@@ -67,10 +76,13 @@ class Runtime:
     stack: str
     fuses: tuple[str, ...]
     quantizers: dict[str, tuple[str, ...]]
+    taken: dict[str, dict[str, str]]
+    beside: tuple[str, ...]
     graphed: str
     all_reduce: str
     host: HostFile
     chunk: int
+    together: bool
     utilization: float
     of_free: bool
     buffers: float
@@ -96,10 +108,13 @@ def load_runtime(name: str, mark: Mark | None = None) -> Runtime:
         stack=file.stack,
         fuses=file.fuses,
         quantizers=file.quantizers,
+        taken=file.taken,
+        beside=file.beside,
         graphed=file.graphed,
         all_reduce=file.all_reduce,
         host=file.host,
         chunk=file.prefill.chunk,
+        together=file.prefill.together,
         utilization=file.memory.utilization,
         of_free=file.memory.of_free,
         buffers=file.memory.buffers,
