@@ -103,7 +103,8 @@ class Chip:
     """A chip as a user holds it.
 
     `matrix` maps formats to dense peak FLOP/s, `vector` likewise; `exponentials` are per clock and core; `clock` is
-    in Hz, `cores` are SMs, compute units or core slices, `sram` is bytes a core, `cache` bytes shared by all.
+    in Hz, `cores` are SMs, compute units or core slices, `sram` is bytes a core, `cache` bytes shared by all; a
+    `partitioned` cache keeps a copy of what both of its halves read.
     """
 
     name: str
@@ -122,6 +123,7 @@ class Chip:
     price: Price
     generation: Generation
     sources: tuple[Source, ...] = field(default=())
+    partitioned: bool = False
 
     def ridge(self, fmt: str = "bf16") -> Array:
         """Ridge point (FLOP/B): the arithmetic intensity at which compute and memory take equally long."""

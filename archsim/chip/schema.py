@@ -209,4 +209,5 @@ def _chip(file: ChipFile, generation: Generation, path: str) -> Chip:
         price=_price(file.price),
         generation=generation,
         sources=sources_of(file.sources, path),
+        partitioned=file.cache.partitioned,
     )
