@@ -24,9 +24,6 @@ class Constants(StrictModel):
         description="the chips, stacks and formats whose measurements it was fitted on, or what it is taken from"
     )
     error: NonNegative | None = Field(None, description="mean absolute error in % on measurements not used in the fit")
-    served: Positive = Field(
-        1.0, description="factor on the fixed part in a running engine, over that of the kernel timed alone"
-    )
 
 
 class Gemm(Constants):

@@ -91,7 +91,7 @@ def timed(kernel: Kernel, chip: Chip, stack: str) -> Timed:
     timing, as_class = FORMS[kernel.kind]
     names, generation, stack = _formats(kernel), chip.generation, kernel.stack or stack
     constants = generation.constants(stack, kernel.kind, names, as_class)
-    timing = _served(timing, kernel.beside)
+    timing = _shown(timing, kernel.shown)
     where, case = _case(kernel, constants)
     other = generation.variant(stack, kernel.kind, names, case) if where.any() else None
     if other is None:
@@ -103,18 +103,17 @@ def timed(kernel: Kernel, chip: Chip, stack: str) -> Timed:
     return np.where(where, seconds, rest), {name: np.where(where, part, own[name]) for name, part in parts.items()}
 
 
-def _served(timing: Timing, hidden: bool) -> Timing:
-    """A timing with its fixed part as it is in a running engine: graphs and early launches hide some of it, and a
-    kernel beside a longer one has none."""
+def _shown(timing: Timing, share: float) -> Timing:
+    """A timing of which only a share of the fixed part shows: launches overlap in a graph, or a longer kernel hides it."""
+    if share == 1.0:
+        return timing
 
-    def served(kernel: Kernel, chip: Chip, constants: Constants) -> Timed:
+    def shown(kernel: Kernel, chip: Chip, constants: Constants) -> Timed:
         seconds, parts = timing(kernel, chip, constants)
-        share = 0.0 if hidden else constants.served
-        if share == 1.0 or "fixed" not in parts:
-            return seconds, parts
-        return seconds + (share - 1.0) * parts["fixed"], {**parts, "fixed": share * parts["fixed"]}
+        hidden = (1.0 - share) * parts["fixed"]
+        return seconds - hidden, {**parts, "fixed": parts["fixed"] - hidden}
 
-    return served
+    return shown
 
 
 def _case(kernel: Kernel, constants: Constants) -> tuple[Flags, str]:

@@ -16,8 +16,8 @@ class Kernel:
 
     `dims` are those of its rank. `weight` and `input` are the formats in memory, `compute` the matrix format used;
     `library` is the one a collective is taken from, where the runtime has a choice; `stack` the one whose constants
-    hold where they are not those of the runtime's own; `beside` says that it runs on a stream of its own beside a longer
-    one, which hides its fixed time.
+    hold where they are not those of the runtime's own; `shown` is the share of its fixed time that
+    shows in a running engine.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Kernel:
     operators: tuple[str, ...]
     library: str = ""
     stack: str = ""
-    beside: bool = False
+    shown: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,6 +59,9 @@ class RuntimeFile(StrictModel):
     beside: tuple[Literal["shared"], ...] = Field(
         (), description="roles whose kernels run on a stream of their own beside the routed experts"
     )
+    shown: dict[str, Fraction] = Field(
+        {}, description="by kind of kernel: share of the fixed time of one timed alone that shows in a running engine"
+    )
     graphed: Literal["decode", "all", "none"] = "all"
     all_reduce: Literal["custom", "nccl"] = Field("custom", description="own kernels as far as they reach, or NCCL")
     host: HostFile = HostFile()
@@ -78,6 +81,7 @@ class Runtime:
     quantizers: dict[str, tuple[str, ...]]
     taken: dict[str, dict[str, str]]
     beside: tuple[str, ...]
+    shown: dict[str, float]
     graphed: str
     all_reduce: str
     host: HostFile
@@ -110,6 +114,7 @@ def load_runtime(name: str, mark: Mark | None = None) -> Runtime:
         quantizers=file.quantizers,
         taken=file.taken,
         beside=file.beside,
+        shown=file.shown,
         graphed=file.graphed,
         all_reduce=file.all_reduce,
         host=file.host,

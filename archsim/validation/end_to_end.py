@@ -34,7 +34,7 @@ class StackHarness(StrictModel):
     burst: NonNegative = 0.0
     lab: Seconds = 0.0
     poll: NonNegative = 0.0
-    lockstep: bool = False
+    lockstep: tuple[str, ...] = ()
 
 
 class HarnessFile(StrictModel):
@@ -146,4 +146,4 @@ def ttft(runs: Sequence[Run], p: Predicted, h: HarnessFile) -> Array:
 
 
 def _lockstep(runs: Iterable[Run], h: HarnessFile) -> Array:
-    return np.array([h.stacks[run.stack].lockstep and not run.burst for run in runs])
+    return np.array([run.chip in h.stacks[run.stack].lockstep and not run.burst for run in runs])
