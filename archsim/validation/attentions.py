@@ -104,6 +104,7 @@ def _context(chip: str, stack: str, fmt: str, queries: str, source: str, table: 
         flags={
             "one token": length <= 1.0,
             "another kernel": _other(kernel.kind, source, chip, length) | np.full(length.shape, mixed),
+            "window ignored": (window < length) & (chip == "intel/arc-pro-b60"),
         },
         variant=source,
         constants=stack,
@@ -215,6 +216,7 @@ def _latent(
         flags={
             "one token": (length <= 1.0) & (kind == "mla_context"),
             "absorbed form": np.full(length.shape, absorbed),
+            "another kernel": np.full(length.shape, source == "triton"),
         },
         variant=source,
         constants=stack,

@@ -120,7 +120,8 @@ def release(version: str) -> tuple[int, ...]:
 def _default(versions: list[str], wanted: str | None) -> str | None:
     ordered = sorted(versions, key=release)
     before = [version for version in ordered if wanted is None or release(version) <= release(wanted)]
-    return (before or ordered[:1] or [None])[-1]
+    chosen = before or ordered[:1]
+    return chosen[-1] if chosen else None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -136,15 +136,11 @@ def busiest(tokens: float, top_k: float, experts: float, ranks: float, exponent:
         return chosen / ranks, float(min(chosen / ranks, experts / ranks))
     counts = spread(int(tokens), int(top_k), each, exponent)
     found = []
-    for placed in _shuffled(counts, each):
-        by_rank = placed.reshape(int(ranks), -1)
+    for order in _orders(each):
+        by_rank = counts[order].reshape(int(ranks), -1)
         hottest = by_rank[int(by_rank.sum(axis=1).argmax())]
         found.append((float(hottest.sum()), float((hottest > 0).sum())))
     return sorted(found)[SHUFFLES // 2]
-
-
-def _shuffled(counts: "np.typing.NDArray[np.int64]", size: int) -> list["np.typing.NDArray[np.int64]"]:
-    return [counts[order] for order in _orders(size)]
 
 
 @lru_cache(maxsize=64)
@@ -165,7 +161,7 @@ def spread(tokens: int, top_k: int, experts: int, exponent: float) -> "np.typing
     power = 1.0 - exponent
     quantiles = (np.arange(experts) + 0.5) / experts
     sizes = np.sort(((high**power - low**power) * quantiles + low**power) ** (1.0 / power))[::-1]
-    counts = np.minimum(np.round(sizes / sizes.sum() * total), tokens).astype(np.int64)
+    counts: np.typing.NDArray[np.int64] = np.minimum(np.round(sizes / sizes.sum() * total), tokens).astype(np.int64)
     _settled(counts, total, tokens)
     return counts
 

@@ -1,4 +1,4 @@
-"""What a measured table holds: kernels as the engine knows them, the seconds they took, and what to know of each row."""
+"""What a measured table holds: kernels as the engine knows them, the seconds they took, what to know of each row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -31,32 +31,21 @@ class Flag:
 FLAGS = {
     flag.name: flag
     for flag in (
-        Flag("host-bound", "timed eagerly: 90 us flat on H100, 155 to 190 us on B200, which is host time", True),
+        Flag("host-bound", "timed eagerly, flat where a kernel is small: the time of the host, not of the GPU", True),
         Flag("narrow", "n or k under 256: no product of a language model on one rank", True),
-        Flag(
-            "leaves the cache", "quantised with k >= 51200 and n >= 16384: operands are read again by each wave", False
-        ),
-        Flag(
-            "below the roofline", "faster than its FLOPs at the peak of their format: not what the row says it is", True
-        ),
+        Flag("leaves the cache", "quantised, k >= 51200, n >= 16384: each wave reads its operands again", False),
+        Flag("below the roofline", "faster than its FLOPs at the peak of their format", True),
         Flag("one token", "a prompt of one token, which engines give to the decode kernel", True),
-        Flag(
-            "another kernel",
-            "run by a library kernel that the constants of this stack and format do not describe",
-            True,
-        ),
-        Flag(
-            "absorbed form", "timed in the absorbed form of latent attention, 3.4 times the FLOPs of the expanded", True
-        ),
-        Flag("minimum latency", "the low-latency experts of TensorRT-LLM: three times faster than memory allows", True),
-        Flag(
-            "failed tuning", "a group of shapes 1.8 times slower than the model at every size: tuning had failed", True
-        ),
+        Flag("another kernel", "a library kernel that the constants of its stack and format do not describe", True),
+        Flag("absorbed form", "latent attention absorbed: 3.4 times the FLOPs of the expanded form", True),
+        Flag("minimum latency", "the low-latency experts of TensorRT-LLM: three times faster than memory", True),
+        Flag("failed tuning", "a group of shapes more than 1.8 times slower than the model: tuning failed", True),
         Flag("copied", "a copy of another chip's measurements", True),
         Flag("eager", "timed eagerly beside a row of the same kernel in a graph", True),
-        Flag("half rate", "two ranks that ran at half the rate of the same link with four: a fault of that run", False),
+        Flag("half rate", "two ranks at half the rate that four have on the same link: a fault of that run", False),
         Flag("across nodes", "kernels of multi-node NVLink: another algorithm, with no constants of its own", True),
-        Flag("no sums", "a convolution or gate beside the state kernel, not the state kernel", True),
+        Flag("window ignored", "the library computes the whole prompt where a window would do", True),
+        Flag("one by one", "a kernel that takes the sequences of a batch one after the other", True),
     )
 }
 

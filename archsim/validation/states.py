@@ -101,7 +101,7 @@ def _measured(family: str, chip: str, stack: str, source: str, table: Table, ker
         shape=shape,
         regime=np.where(shape["length"] <= 1.0, "decode", "prompt"),
         fitted=half(chip, shape),
-        flags={},
+        flags={"one by one": (shape["batch"] > 1) & (family == "convolution") & (stack == "trtllm")},
         variant=source,
         constants=stack,
     )
