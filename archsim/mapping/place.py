@@ -27,6 +27,9 @@ BF16 = format_named("bf16")
 FP8 = format_named("fp8")
 STATE = ("state_update", "state_scan")
 REDUCED = ("o", "down", "out_proj", "x_proj", "embedding")  # operators that leave partial sums on tensor ranks
+JOINS = "shared_add"
+WHOLE_NORM = "whole_norm"  # of queries and keys over all heads: tensor ranks add up their squares
+SUMS = 2 * 4.0  # bytes of these sums, one of the queries and one of the keys, of a token
 GENERATION = ("generation_attention", "mla_generation")
 VOCABULARY_PADDING = 64  # engines pad the vocabulary to this before they divide it
 WIDE = 2.0  # bytes of an activation on a link
@@ -118,7 +121,18 @@ class _Placer:
                 f"{weight.name} weights with {entry.name} activations"
             )
         dims = self._dims(operator)
-        return [Kernel(operator.name, operator.kind, operator.role, dims, weight, entry, compute, (operator.name,))]
+        stack = self.runtime.taken.get(operator.kind, {}).get(weight.name, "")
+        shown = self._shown(operator, operator.kind)
+        names = (operator.name,)
+        return [
+            Kernel(operator.name, operator.kind, operator.role, dims, weight, entry, compute, names, "", stack, shown)
+        ]
+
+    def _shown(self, operator: Operator, kind: str) -> float:
+        """Share of a kernel's fixed time that shows: none beside the routed experts, until both meet."""
+        if operator.role in self.runtime.beside and operator.name != JOINS:
+            return 0.0
+        return self.runtime.shown.get(kind, 1.0)
 
     def _formats(self, operator: Operator) -> tuple[Format, Format]:
         """Formats of the weights (or the cache or state) and of the other operand.
@@ -152,7 +166,8 @@ class _Placer:
             return []
         dims = self._dims(operator)
         sizes = {"tokens": dims["m"], "bytes": dims["k"] * (2.0 + fmt.bytes)}
-        return [Kernel(f"{operator.name}_quantizer", "elementwise", operator.role, sizes, BF16, fmt, "bf16", ())]
+        name, shown = f"{operator.name}_quantizer", self._shown(operator, "elementwise")
+        return [Kernel(name, "elementwise", operator.role, sizes, BF16, fmt, "bf16", (), shown=shown)]
 
     def _dims(self, operator: Operator) -> dict[str, Array]:
         dims = {name: divide(operator.dims, name, rule, self.split) for name, rule in _rules(operator)}
@@ -203,6 +218,8 @@ class _Placer:
             columns = operator.dims.get("n", array(self.graph.model.hidden))
             tokens = operator.dims.get("m", operator.dims.get("tokens", array(0.0)))
             return [self._all_reduce(f"{operator.name}_all_reduce", operator.role, tokens * columns * WIDE)]
+        if operator.name == WHOLE_NORM:
+            return [self._all_reduce("norm_all_reduce", operator.role, operator.dims["tokens"] * SUMS)]
         if operator.name == "head":
             logits = operator.dims["m"] * self.graph.model.vocab * WIDE
             return [self._all_reduce("logits_gather", "head", logits / 2.0)]

@@ -15,7 +15,9 @@ class Kernel:
     """What one rank executes at once: one or more fused operators, or one collective.
 
     `dims` are those of its rank. `weight` and `input` are the formats in memory, `compute` the matrix format used;
-    `library` is the one a collective is taken from, where the runtime has a choice.
+    `library` is the one a collective is taken from, where the runtime has a choice; `stack` the one whose constants
+    hold where they are not those of the runtime's own; `shown` is the share of its fixed time that
+    shows in a running engine.
     """
 
     name: str
@@ -27,6 +29,8 @@ class Kernel:
     compute: str
     operators: tuple[str, ...]
     library: str = ""
+    stack: str = ""
+    shown: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,9 @@ class PrefillFile(StrictModel):
     """How prompts are scheduled among decoding sequences."""
 
     chunk: Count = Field(8192, description="prefill tokens of a step at the most")
+    together: bool = Field(
+        False, description="ranks with attention of their own wait until each has a prompt, and prefill in one step"
+    )
 
 
 class MemoryPolicy(StrictModel):
@@ -51,6 +54,15 @@ class RuntimeFile(StrictModel):
     quantizers: dict[str, tuple[str, ...]] = Field(
         {}, description="by format: the products whose input a kernel of its own quantises"
     )
+    taken: dict[str, dict[str, str]] = Field(
+        {}, description="kernels that it takes from another stack's constants: family, format of weights, stack"
+    )
+    beside: tuple[Literal["shared"], ...] = Field(
+        (), description="roles whose kernels run on a stream of their own beside the routed experts"
+    )
+    shown: dict[str, Fraction] = Field(
+        {}, description="by kind of kernel: share of the fixed time of one timed alone that shows in a running engine"
+    )
     graphed: Literal["decode", "all", "none"] = "all"
     all_reduce: Literal["custom", "nccl"] = Field("custom", description="own kernels as far as they reach, or NCCL")
     context_ranks: Literal["any", "latent", "none"] = Field(
@@ -71,11 +83,15 @@ class Runtime:
     stack: str
     fuses: tuple[str, ...]
     quantizers: dict[str, tuple[str, ...]]
+    taken: dict[str, dict[str, str]]
+    beside: tuple[str, ...]
+    shown: dict[str, float]
     graphed: str
     all_reduce: str
     context_ranks: str
     host: HostFile
     chunk: int
+    together: bool
     utilization: float
     of_free: bool
     buffers: float
@@ -108,11 +124,15 @@ def load_runtime(name: str, mark: Mark | None = None) -> Runtime:
         stack=file.stack,
         fuses=file.fuses,
         quantizers=file.quantizers,
+        taken=file.taken,
+        beside=file.beside,
+        shown=file.shown,
         graphed=file.graphed,
         all_reduce=file.all_reduce,
         context_ranks=file.context_ranks,
         host=file.host,
         chunk=file.prefill.chunk,
+        together=file.prefill.together,
         utilization=file.memory.utilization,
         of_free=file.memory.of_free,
         buffers=file.memory.buffers,

@@ -151,9 +151,20 @@ class _Loop:
         """Seconds of the host before a first token."""
         return self.d.runtime.host.arrival + self.d.runtime.host.expert_layer * expert_layers(self.d)
 
+    @cached_property
+    def least(self) -> Array:
+        """Requests that a step with prefill waits for: one, or one a rank, as far as there are clients."""
+        if not self.d.runtime.together:
+            return np.ones(1)
+        return np.maximum(np.minimum(self.d.split.attention_data, self.running), 1.0)
+
+    def joined(self, place: Array) -> Array:
+        """Requests of a step between the least (0) and the most (1)."""
+        return self.least * (self.most / self.least) ** place
+
     def knots(self) -> Array:
-        """Numbers of requests a step, from 1 to the most, along the last axis, even in their logarithm."""
-        return self.most ** np.linspace(0.0, 1.0, KNOTS)
+        """Numbers of requests a step, from the least to the most, along the last axis, even in their logarithm."""
+        return self.joined(np.linspace(0.0, 1.0, KNOTS))
 
     def mixed_steps(self) -> PricedStep:
         """Decode of all running sequences with a chunk of prefill, at every knot."""
@@ -187,7 +198,7 @@ class _Loop:
         """
         mixed = np.minimum(path, 1.0)
         place = np.maximum(path - 1.0, 0.0)
-        joined = self.most**place
+        joined = self.joined(place)
         seconds = np.maximum(_interpolate(place, spans), self.plain)
         mean = self.plain + mixed * (seconds - self.plain)
         others = (self.running - 1.0) / self.running

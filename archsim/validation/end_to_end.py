@@ -1,0 +1,149 @@
+"""Serving runs, predicted: the steady answer of every run, and from it the statistic that its harness reported.
+
+The steady answer is that of a loop which has settled. A harness starts all clients at once, sends a few prompts each
+and reports the mean over all of them, the first burst included; `harness.yaml` says what that adds. It is no part of
+the answer that users get.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from archsim.arrays import Array, array
+from archsim.catalog import Document, StrictModel, fetch, validate
+from archsim.fields import Fraction, NonNegative, Seconds
+from archsim.mapping.place import Deployment, place
+from archsim.engine.step import run_step
+from archsim.serving.steady import Steady, steady
+from archsim.sources import SourceEntry, check_sources
+from archsim.validation.deployments import Batch, batches, column
+from archsim.validation.rows import Run
+from archsim.workload.step import decode, prefill
+
+BUSY = 0.95  # share of prefill from which the queue is no longer taken to grow
+Deploy = Callable[[Batch, str], Deployment]
+
+
+class StackHarness(StrictModel):
+    """What measuring adds with one stack."""
+
+    queue: NonNegative = 0.0
+    burst: NonNegative = 0.0
+    lab: Seconds = 0.0
+    poll: NonNegative = 0.0
+    lockstep: tuple[str, ...] = ()
+
+
+class HarnessFile(StrictModel):
+    """`harness.yaml`: the difference between a settled loop and what was reported."""
+
+    followers: Fraction
+    fixed_burst: NonNegative
+    patience: NonNegative
+    stacks: dict[str, StackHarness]
+    sources: tuple[SourceEntry, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """What the steady answers say of runs, each (runs,), in the order of the runs; seconds and requests.
+
+    `plain` and `mixed` are the steps without and with prefill, `prompt` what one prompt adds to a mixed step, `burst`
+    the same where steps are full; `share` is the time that prefill adds, `waiting` the clients that memory keeps out.
+    """
+
+    tpot: Array
+    ttft: Array
+    plain: Array
+    mixed: Array
+    prompt: Array
+    burst: Array
+    share: Array
+    clients: Array
+    waiting: Array
+    ranks: Array
+
+
+@lru_cache(maxsize=1)
+def harness() -> HarnessFile:
+    """The shipped constants of the harnesses."""
+    path = Path(__file__).parent / "harness.yaml"
+    document: Document = fetch("validation", str(path))
+    file = validate(HarnessFile, document)
+    check_sources(document, file.sources, skip=())
+    return file
+
+
+def shipped(batch: Batch, pool: str) -> Deployment:
+    """The deployment of a batch with the constants of the catalogue."""
+    return batch.deployment(pool)
+
+
+def predict(runs: Sequence[Run], deploy: Deploy = shipped) -> Predicted:
+    """The steady answers of aggregated runs."""
+    names = [item.name for item in fields(Predicted)]
+    found = {name: np.full(len(runs), np.nan) for name in names}
+    for batch in batches(runs):
+        for name, values in zip(names, _settled(batch, deploy(batch, "decode")), strict=True):
+            found[name][list(batch.places)] = np.broadcast_to(values, (len(batch.runs), 1)).ravel()
+    return Predicted(**found)
+
+
+def clients_of(run: Run) -> float:
+    """Clients of a run; where the row has none, the batch of all its ranks."""
+    return run.clients or run.decode.batch * run.decode.data or 1.0
+
+
+def _settled(batch: Batch, d: Deployment) -> tuple[Array, ...]:
+    """The fields of Predicted for one batch, (runs, 1) each."""
+    prompt, output = batch.lengths()
+    clients = column(clients_of(run) for run in batch.runs)
+    s: Steady = steady(d, clients, prompt, output, array(0.0))
+    plain, chunks = s.decode.turnaround, np.ceil(prompt / d.runtime.chunk)
+    full = s.mixed.turnaround[..., -1:] - plain
+    most = s.knots[..., -1:]
+    return (
+        s.tpot,
+        s.ttft,
+        plain,
+        s.mixed_seconds,
+        (s.mixed_seconds - plain) * chunks / s.joined,
+        full * chunks / most,
+        np.minimum(s.prefill_share, BUSY),
+        clients,
+        clients - s.running,
+        d.split.attention_data,
+    )
+
+
+def tpot(runs: Sequence[Run], p: Predicted, h: HarnessFile) -> Array:
+    """Mean seconds between tokens as the harness reports them.
+
+    The last wave of prompts has no followers whose prefill would delay it. Where all lengths are equal and prompts go
+    first, all clients start, decode and end together, and each waits for half of the others' prefill.
+    """
+    output = np.array([run.output for run in runs])
+    spread = p.plain + h.followers * (p.tpot - p.plain)
+    together = p.plain + 0.5 * (p.clients - 1.0) * p.burst / output
+    return np.where(_lockstep(runs, h), together, spread)
+
+
+def ttft(runs: Sequence[Run], p: Predicted, h: HarnessFile) -> Array:
+    """Mean seconds to the first token as the harness reports them: the settled loop's, and what starting it adds."""
+    stacks = [h.stacks[run.stack] for run in runs]
+    burst = np.array([run.burst for run in runs])
+    lab = np.where(burst, 0.0, [one.lab for one in stacks])
+    weight = np.where(burst, [one.burst for one in stacks], h.fixed_burst)
+    weight = np.where(_lockstep(runs, h), 1.0, weight)
+    queue = np.array([one.queue for one in stacks]) * p.prompt + p.share / (1.0 - p.share) / 2.0 * p.mixed
+    started = weight * (p.clients - 1.0) / 2.0 * p.burst
+    polled = np.array([one.poll for one in stacks]) * burst * p.plain
+    patience = np.where(np.array([run.stack == "trtllm" for run in runs]) & (p.ranks > 1), h.patience, 0.0) * p.plain
+    return p.ttft + lab + queue + started + polled + patience
+
+
+def _lockstep(runs: Iterable[Run], h: HarnessFile) -> Array:
+    return np.array([run.chip in h.stacks[run.stack].lockstep and not run.burst for run in runs])
