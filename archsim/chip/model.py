@@ -6,6 +6,7 @@ from typing import Any, TypeVar, cast
 
 from archsim.arrays import Array
 from archsim.chip.constants import Constants
+from archsim.chip.memory import Technology
 from archsim.sources import Source
 from archsim.units import Format
 
@@ -14,11 +15,12 @@ FamilySet = TypeVar("FamilySet", bound=Constants)
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Memory of a chip: capacity (B), bandwidth (B/s)."""
+    """Memory of a chip: capacity (B), bandwidth (B/s), and the timings of its DRAM where its file names them."""
 
     technology: str
     capacity: Array
     bandwidth: Array
+    dram: Technology | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from pydantic import Field
 from archsim.arrays import array
 from archsim.catalog import CatalogError, Document, Fault, Mark, StrictModel, fetch, find, validate
 from archsim.chip.constants import FAMILIES, Constants
+from archsim.chip.memory import Technology, load_technology
 from archsim.chip.model import Chip, Energy, Generation, Link, Memory, Power, Price
 from archsim.fields import (
     Bandwidth,
@@ -39,6 +40,7 @@ class MemoryFile(StrictModel):
     """Memory: technology, capacity, bandwidth."""
 
     technology: str
+    timing: str | None = Field(None, description="a file of `chips/memory/`, whose timings tell what it sustains")
     capacity: Bytes = Field(gt=0.0)
     bandwidth: Bandwidth = Field(gt=0.0)
 
@@ -135,7 +137,10 @@ def load_chip(name: str, mark: Mark | None = None) -> Chip:
     document = fetch("chips", name, mark)
     file = validate(ChipFile, document)
     check_sources(document, file.sources, skip=("name", "kind", "generation"))
-    return _chip(file, load_generation(file.generation, document.mark("generation")), shown(document.path))
+    generation = load_generation(file.generation, document.mark("generation"))
+    timing = file.memory.timing
+    dram = None if timing is None else load_technology(timing, document.mark("memory", "timing"))
+    return _chip(file, generation, dram, shown(document.path))
 
 
 def load_generation(name: str, mark: Mark | None = None) -> Generation:
@@ -187,7 +192,7 @@ def _price(file: PriceFile) -> Price:
     return Price(chip, system, rent, file.as_of)
 
 
-def _chip(file: ChipFile, generation: Generation, path: str) -> Chip:
+def _chip(file: ChipFile, generation: Generation, dram: Technology | None, path: str) -> Chip:
     power = file.power
     links = {name: _link(link, name) for name, link in file.links if link is not None}
     return Chip(
@@ -200,7 +205,7 @@ def _chip(file: ChipFile, generation: Generation, path: str) -> Chip:
         exponentials=array(file.exponentials),
         sram=array(file.sram.per_core),
         cache=array(file.cache.capacity),
-        memory=Memory(file.memory.technology, array(file.memory.capacity), array(file.memory.bandwidth)),
+        memory=Memory(file.memory.technology, array(file.memory.capacity), array(file.memory.bandwidth), dram),
         links=links,
         power=Power(array(power.tdp), array(power.idle), array(power.active), *[array(power.cap * power.tdp)] * 2),
         energy=Energy(
@@ -208,5 +213,5 @@ def _chip(file: ChipFile, generation: Generation, path: str) -> Chip:
         ),
         price=_price(file.price),
         generation=generation,
-        sources=sources_of(file.sources, path),
+        sources=(*sources_of(file.sources, path), *(() if dram is None else dram.sources)),
     )
