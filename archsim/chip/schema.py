@@ -45,6 +45,13 @@ class MemoryFile(StrictModel):
     bandwidth: Bandwidth = Field(gt=0.0)
 
 
+class ReachFile(StrictModel):
+    """How far the chips of a group are apart."""
+
+    chips: Count = Field(description="chips of a group at the most")
+    latency: Seconds = Field(description="to the farthest of them")
+
+
 class LinkFile(StrictModel):
     """A fabric; bandwidth is of one chip in one direction."""
 
@@ -53,6 +60,9 @@ class LinkFile(StrictModel):
     latency: Seconds
     domain: Count = Field(1, description="chips it joins without leaving the fabric")
     switch: bool = Field(False, description="whether the fabric reduces in its switch")
+    reach: tuple[ReachFile, ...] = Field(
+        (), description="latency by the number of chips, where it grows with them; beyond, that of the most"
+    )
 
 
 class LinksFile(StrictModel):
@@ -102,6 +112,12 @@ class CacheFile(StrictModel):
     partitioned: bool = False
 
 
+class NetworkFile(StrictModel):
+    """The network between the cores of a chip."""
+
+    bandwidth: Bandwidth = Field(gt=0.0, description="what every core can take from it, all at once in a broadcast")
+
+
 class ChipFile(StrictModel):
     """A file of `chips/`."""
 
@@ -116,6 +132,7 @@ class ChipFile(StrictModel):
     sram: SramFile
     cache: CacheFile
     memory: MemoryFile
+    network: NetworkFile | None = Field(None, description="between cores; none: never the limit")
     links: LinksFile
     power: PowerFile
     energy: EnergyFile
@@ -184,7 +201,8 @@ def _sets(document: Document) -> dict[str, dict[str, dict[str, Constants]]]:
 
 
 def _link(file: LinkFile, fallback: str) -> Link:
-    return Link(file.name or fallback, array(file.bandwidth), array(file.latency), file.domain, file.switch)
+    reach = {item.chips: array(item.latency) for item in file.reach}
+    return Link(file.name or fallback, array(file.bandwidth), array(file.latency), file.domain, file.switch, reach)
 
 
 def _price(file: PriceFile) -> Price:
@@ -214,4 +232,5 @@ def _chip(file: ChipFile, generation: Generation, dram: Technology | None, path:
         price=_price(file.price),
         generation=generation,
         sources=(*sources_of(file.sources, path), *(() if dram is None else dram.sources)),
+        network=None if file.network is None else array(file.network.bandwidth),
     )
