@@ -65,6 +65,17 @@ class Cost:
             _plus(self.energy, other.energy, times),
         )
 
+    def scaled(self, factor: float | Array) -> "Cost":
+        """The cost of doing it `factor` times."""
+        return Cost(
+            self.seconds * factor,
+            {name: part * factor for name, part in self.parts.items()},
+            self.flops * factor,
+            self.bytes * factor,
+            self.link_bytes * factor,
+            self.energy * factor,
+        )
+
 
 NOTHING = Cost(ZERO, {})
 
