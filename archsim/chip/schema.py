@@ -80,7 +80,7 @@ class PowerFile(StrictModel):
     tdp: Watts = Field(gt=0.0)
     idle: Watts
     active: Watts = Field(description="floor while any kernel runs")
-    cap: Fraction = Field(0.988, description="share of the limit that sustained work reaches")
+    cap: Fraction = Field(0.988, ge=0.01, description="share of the limit that sustained work reaches")
 
 
 class EnergyFile(StrictModel):

@@ -28,6 +28,7 @@ from archsim.report.tables import (
 )
 from archsim.report.words import question_label, sentence, slo_sentence, split_of, system_label, why
 from archsim.sources import Source
+from archsim.workload.model import quality_risks
 
 PIPED = 140  # columns where the output is not a terminal and says no width
 MAIN = 4  # assumptions shown
@@ -135,6 +136,9 @@ def notes(point: Point) -> list[str]:
         found.append(
             f"Note: {scenario.model.name} is made for contexts of at most {scenario.model.max_context:,} tokens."
         )
+    if risks := quality_risks(scenario.model, scenario.precision):
+        told = [text.removesuffix(".") for text in risks]
+        found.append(f"Risks to quality, the most sensitive first, not measured here: {'; '.join(told)}.")
     infeasible = int((~point.result.feasible).sum())
     if infeasible:
         found.append(f"{infeasible} of the {point.result.feasible.size} points are infeasible.")
