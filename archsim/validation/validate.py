@@ -1,0 +1,43 @@
+"""The whole validation: sections of every level, from what is installed and what was measured elsewhere."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from archsim.validation.carried import Carried
+from archsim.validation.database import Tables, database, installed
+from archsim.validation.families import loaded
+from archsim.validation.kernels import kernel_section
+from archsim.validation.measured import Measured
+from archsim.validation.operators import operator_section
+from archsim.validation.published import records
+from archsim.validation.tables import Section
+
+CARRIED = (
+    " These are the points that the package carries, a sample of the database; `pip install 'archsim[measurements]'` "
+    "brings all of it."
+)
+
+
+def validated(
+    chips: Sequence[str] = (),
+    families: Sequence[str] = (),
+    stacks: Sequence[str] = (),
+    measurements: Path | None = None,
+    more: Iterable[Section] = (),
+    progress: Callable[[Measured], None] = lambda table: None,
+) -> list[Section]:
+    """The sections of a validation, kernels first; `more` are those of other levels, appended as they are.
+
+    With the extra `measurements` on the whole kernel database, without it on the points that the package carries.
+    Operators and layers come from the published files in the folder `measurements`, else from the carried sample; they
+    are left out where a chip, family or stack is named.
+    Raises ValueError for a chip, family or stack that does not exist.
+    """
+    whole = installed()
+    data: Tables = database() if whole else Carried()
+    section = kernel_section(loaded(data, chips, families, stacks), progress)
+    if not whole:
+        section = Section(**{**section.__dict__, "text": section.text + CARRIED})
+    named = chips or families or stacks
+    others = [] if named else [operator_section(records(measurements))]
+    return [section, *others, *more]
