@@ -79,7 +79,7 @@ def measured(plan: tuple[str, str, str, tuple[str, ...], int], chip: str, stack:
 
 
 def usable(found: list[Measured]) -> bool:
-    return bool(found) and not found[0].fitted[0] and not found[0].dropped()[0]
+    return bool(found) and not any(table.fitted[0] or table.dropped()[0] for table in found)
 
 
 def groups(table: Table, columns: tuple[str, ...]) -> Iterator[Table]:

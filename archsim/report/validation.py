@@ -25,7 +25,13 @@ def print_validation(sections: Sequence[Section]) -> None:
             continue
         out.print(Text(section.title, style="bold"))
         out.print(Text(section.text))
-        for table in (gate_table(section.gates), error_table(section.rows), left_table(section.left)):
+        tables = (
+            gate_table(section.gates),
+            error_table(section.rows),
+            worst_table(section.rows),
+            left_table(section.left),
+        )
+        for table in tables:
             print_table(out, table)
         for note in section.notes:
             out.print(Text(f"not predicted: {note}"))
@@ -57,18 +63,27 @@ def _where(row: Row) -> str:
 
 def error_table(rows: Sequence[Row], most: int = MOST_REGIMES) -> Table:
     """Errors a family, chip, stack and format; by regime too where that is not too long."""
-    detailed = len(rows) <= most
+    detailed = len(rows) <= most and any(row.regime != EVERY for row in rows)
     shown = [row for row in rows if detailed or row.regime == EVERY]
-    columns = (*HEAD, *(("regime",) if detailed else ()), "worst point")
-    cells = tuple(_cells(row, detailed) for row in shown)
+    columns = (*HEAD, *(("regime",) if detailed else ()))
+    cells = tuple((*_names(row), *_numbers(row), *((row.regime,) if detailed else ())) for row in shown)
     caption = "Errors of predicted over measured, in %, on points that no fit saw; bias is the median with its sign."
-    words = frozenset(range(len(HEAD), len(columns)))
-    return Table("Errors", columns, cells, caption, texts=4, words=words)
+    return Table("Errors", columns, cells, caption, texts=4, words=frozenset({len(HEAD)}))
 
 
-def _cells(row: Row, detailed: bool) -> tuple[str, ...]:
-    chip = row.chip.partition("/")[2] or row.chip
-    return (row.family, chip, row.stack, row.format, *_numbers(row), *((row.regime,) if detailed else ()), row.worst)
+def worst_table(rows: Sequence[Row]) -> Table:
+    """The points that are furthest off, one a family: the worst of the row with the largest p90."""
+    families: dict[str, Row] = {}
+    for row in rows:
+        known = families.get(row.family)
+        if row.worst and (known is None or row.errors.p90 > known.errors.p90):
+            families[row.family] = row
+    cells = tuple((*_names(row), row.worst) for row in families.values())
+    return Table("Worst points", (*HEAD[:4], "point"), cells, texts=5)
+
+
+def _names(row: Row) -> tuple[str, ...]:
+    return (row.family, row.chip.partition("/")[2] or row.chip, row.stack, row.format)
 
 
 def _numbers(row: Row) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from archsim import __version__
 from archsim.arrays import Array
 from archsim.report.figures import Figure, axis, figure, layout, text
 from archsim.report.page import Figures, environment
-from archsim.report.validation import error_table, gate_table, left_table
+from archsim.report.validation import error_table, gate_table, left_table, worst_table
 from archsim.validation.tables import Points, Section
 
 COLOURS = ("#0072B2", "#D98200", "#007F5C", "#A5548A", "#5F6670", "#33B08D", "#F5C469", "#3A93C8")
@@ -37,11 +37,15 @@ def _chapter(section: Section, figures: Figures) -> dict[str, object]:
     for points in section.points:
         families.setdefault(points.family, []).append(points)
     plots = [(family, figures.add(against(group)), figures.add(residuals(group))) for family, group in families.items()]
-    tables = [table for table in (gate_table(section.gates), left_table(section.left)) if table.rows]
+    tables = [
+        table
+        for table in (gate_table(section.gates), worst_table(section.rows), left_table(section.left))
+        if table.rows
+    ]
     return {
         "title": section.title,
         "text": section.text,
-        "tables": tables,
+        "tables": [table for table in tables if table.rows],
         "errors": error_table(section.rows),
         "plots": plots,
         "notes": section.notes,

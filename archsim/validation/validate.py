@@ -4,18 +4,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from archsim.validation.carried import Carried
-from archsim.validation.database import Tables, database, installed
+from archsim.validation.database import database, installed
 from archsim.validation.families import loaded
-from archsim.validation.kernels import kernel_section
+from archsim.validation.kernels import kernel_section, sample_section
 from archsim.validation.measured import Measured
 from archsim.validation.operators import operator_section
 from archsim.validation.published import records
 from archsim.validation.tables import Section
-
-CARRIED = (
-    " These are the points that the package carries, a sample of the database; `pip install 'archsim[measurements]'` "
-    "brings all of it."
-)
 
 
 def validated(
@@ -33,11 +28,10 @@ def validated(
     are left out where a chip, family or stack is named.
     Raises ValueError for a chip, family or stack that does not exist.
     """
-    whole = installed()
-    data: Tables = database() if whole else Carried()
-    section = kernel_section(loaded(data, chips, families, stacks), progress)
-    if not whole:
-        section = Section(**{**section.__dict__, "text": section.text + CARRIED})
+    if installed():
+        section = kernel_section(loaded(database(), chips, families, stacks), progress)
+    else:
+        section = sample_section(loaded(Carried(), chips, families, stacks))
     named = chips or families or stacks
     others = [] if named else [operator_section(records(measurements))]
     return [section, *others, *more]
