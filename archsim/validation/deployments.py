@@ -117,7 +117,13 @@ def structure_of(run: Run) -> Structure:
 @lru_cache(maxsize=128)
 def loaded(structure: Structure) -> tuple[Model, Chip, Runtime]:
     """Model, chip and runtime as shipped."""
-    return load_model(structure.model), load_chip(structure.chip), load_runtime(structure.stack)
+    return load_model(structure.model), load_chip(structure.chip), runtime_of(structure.stack)
+
+
+@lru_cache(maxsize=8)
+def runtime_of(stack: str) -> Runtime:
+    """A runtime as shipped, read once."""
+    return load_runtime(stack)
 
 
 def parts(structure: Structure) -> tuple[Model, Chip, Runtime]:
