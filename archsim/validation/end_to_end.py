@@ -6,7 +6,7 @@ the answer that users get.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,12 +15,15 @@ import numpy as np
 from archsim.arrays import Array, array
 from archsim.catalog import Document, StrictModel, fetch, validate
 from archsim.fields import Count, Fraction, NonNegative, Seconds
+from archsim.chip.model import with_value
+from archsim.mapping.memory import memory_plan
 from archsim.mapping.place import Deployment
 from archsim.serving.steady import Steady, expert_layers, steady
 from archsim.sources import SourceEntry, check_sources
 from archsim.validation.deployments import STACKS, Batch, batches, column, runtime_of
 from archsim.validation.rows import Run
 
+BOUNDLESS = 1e15  # bytes
 Deploy = Callable[[Batch, str], Deployment]
 
 
@@ -98,15 +101,17 @@ def predict(runs: Sequence[Run], deploy: Deploy = shipped) -> Predicted:
 
 
 def clients_of(run: Run) -> float:
-    """Clients of a run; where the row has none, the batch of all its ranks."""
-    return run.clients or run.decode.batch * run.decode.data or 1.0
+    """Clients of one replica of a run: in a lab, where replicas may share them, the batch of all ranks."""
+    batch = run.decode.batch * run.decode.data
+    return (batch or run.clients or 1.0) if not run.burst else (run.clients or batch or 1.0)
 
 
 def _settled(batch: Batch, d: Deployment) -> tuple[Array, ...]:
     """The fields of Predicted for one batch, (runs, 1) each."""
     prompt, output = batch.lengths()
     clients = column(clients_of(run) for run in batch.runs)
-    s: Steady = steady(d, clients, prompt, output, array(0.0))
+    found = np.where(column("cached" in run.flags for run in batch.runs) > 0, prompt, 0.0)
+    s: Steady = steady(_with_room(d, prompt + output), clients, prompt, output, found)
     plain, chunks = s.decode.turnaround, np.ceil(prompt / d.runtime.chunk)
     full = s.mixed.turnaround[..., -1:] - plain
     most = s.knots[..., -1:]
@@ -123,6 +128,13 @@ def _settled(batch: Batch, d: Deployment) -> tuple[Array, ...]:
         d.split.attention_data,
         array(expert_layers(d)),
     )
+
+
+def _with_room(d: Deployment, context: Array) -> Deployment:
+    """The deployment with memory for its sequences where the plan has none for a single one: the run did fit."""
+    plan = memory_plan(d, array(1.0), context)
+    capacity = np.where(plan.fits, d.chip.memory.capacity, BOUNDLESS)
+    return replace(d, chip=with_value(d.chip, ("memory", "capacity"), capacity))
 
 
 def tpot(runs: Sequence[Run], p: Predicted, h: HarnessFile) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 from archsim.arrays import Array
 from archsim.validation.deployments import STACKS, runtime_of
 from archsim.validation.end_to_end import HarnessFile, Predicted, harness, ttft
-from archsim.validation.end_to_end_fit import Name, Prior, put, quantity, solved
+from archsim.validation.end_to_end_fit import Linear, Name, Prior, put, quantity, solved
 from archsim.validation.rows import Run
 
 NOISE = 0.25  # of ln(time) from which a residual counts as an outlier
@@ -69,18 +69,25 @@ def first_of(runs: Sequence[Run], predicted: Predicted) -> First:
 
 def fitted(runs: Sequence[Run], predicted: Predicted) -> dict[Name, float]:
     """The constants from runs that all may be fitted on. Deterministic."""
+    linear = fit(runs, predicted)
+    return {name: float(value) for name, value in zip(NAMES, np.exp(linear.logs), strict=True)}
+
+
+def fit(runs: Sequence[Run], predicted: Predicted) -> Linear:
+    """The fit, with the slopes of its last round."""
     first, measured = first_of(runs, predicted), np.log([run.ttft for run in runs])
 
     def logs(values: Array) -> Array:
         return np.asarray(np.log(first.seconds(dict(zip(NAMES, np.exp(values).tolist(), strict=True)))))
 
-    priors = [PRIORS[name.kind] for name in NAMES]
+    priors = tuple(PRIORS[name.kind] for name in NAMES)
     now = np.log([prior.value for prior in priors])
+    slopes = np.zeros((len(runs), len(NAMES)))
     for _ in range(ROUNDS):
         base = logs(now)
         slopes = np.stack([(logs(now + STEP * row) - base) / STEP for row in np.eye(len(NAMES))], 1)
         now = solved(now, base - measured, slopes, priors, NOISE)
-    return {name: float(value) for name, value in zip(NAMES, np.exp(now), strict=True)}
+    return Linear(tuple(runs), now, logs(now) - measured, slopes, priors, NOISE)
 
 
 def write(values: Values, catalogue: Path) -> list[Path]:

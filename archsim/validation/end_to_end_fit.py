@@ -54,8 +54,8 @@ PRIORS: Mapping[str, Prior] = {
     "small": Prior(4.5e-6, 0.4),
     "launch": Prior(15e-6, 0.4),
     "request": Prior(4e-3, 0.7),
-    "sequence": Prior(5e-6, 0.7),
-    "product": Prior(0.8, 0.3, 1.0),
+    "sequence": Prior(5e-6, 0.25),
+    "product": Prior(0.7, 0.15, 1.0),
     "skew": Prior(1.0, 0.4),
 }
 BY_STACK = ("small", "launch", "request", "sequence")
@@ -123,17 +123,54 @@ def _with(constants: Constants, kind: type[Constants], field: str, value: float)
     return constants.model_copy(update={field: value}) if isinstance(constants, kind) else constants
 
 
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """A fit around its last constants: ln(predicted / measured) of the runs, and its slopes over ln(constant)."""
+
+    runs: tuple[Run, ...]
+    logs: Array
+    base: Array
+    slopes: Array
+    priors: tuple[Prior, ...]
+    noise: float
+
+    def without(self, group: Callable[[Run], str]) -> Array:
+        """ln(predicted / measured) of every run with constants fitted to the runs of all other groups."""
+        names = np.array([group(run) for run in self.runs])
+        found = np.zeros(self.base.shape)
+        for name in np.unique(names):
+            held = names == name
+            new = solved(self.logs, self.base[~held], self.slopes[~held], self.priors, self.noise)
+            found[held] = self.base[held] + self.slopes[held] @ (new - self.logs)
+        return found
+
+
+def chosen_of(runs: Sequence[Run], time: str = "tpot") -> list[Run]:
+    """The runs that a fit of a time may see: those of the fitted half that count."""
+    return [run for run in runs if run.fitted and run.sound(time) and "repeat" not in run.flags]
+
+
 def fitted(runs: Sequence[Run], report: Callable[[str], None] = lambda text: None) -> dict[Name, float]:
-    """The constants from the runs of the fitted half among `runs`. Deterministic."""
-    chosen = [run for run in runs if run.fitted and run.sound("tpot") and "repeat" not in run.flags]
+    """The constants from the runs of the fitted half among aggregated `runs`. Deterministic."""
+    linear = fit(runs, report)
+    return {name: float(value) for name, value in zip(NAMES, np.exp(linear.logs), strict=True)}
+
+
+def fit(runs: Sequence[Run], report: Callable[[str], None] = lambda text: None) -> Linear:
+    """The fit, with the slopes of its last round."""
+    chosen = chosen_of(runs)
     file, measured = harness(), np.log([run.tpot for run in chosen])
-    priors = [PRIORS[name.kind] for name in NAMES]
+    priors = tuple(PRIORS[name.kind] for name in NAMES)
     now = np.log([prior.value for prior in priors])
+    base = _logs(chosen, now, file) - measured
+    slopes = np.zeros((len(chosen), len(NAMES)))
     for index in range(ROUNDS):
-        base = _logs(chosen, now, file) - measured
         report(f"round {index}: {100 * np.abs(np.expm1(base)).mean():.2f} % on {len(chosen)} runs")
-        now = solved(now, base, _slopes(chosen, now, base + measured, file), priors, NOISE)
-    return {name: float(value) for name, value in zip(NAMES, np.exp(now), strict=True)}
+        slopes = _slopes(chosen, now, base + measured, file)
+        now = solved(now, base, slopes, priors, NOISE)
+        base = _logs(chosen, now, file) - measured
+    report(f"fitted: {100 * np.abs(np.expm1(base)).mean():.2f} %")
+    return Linear(tuple(chosen), now, base, slopes, priors, NOISE)
 
 
 def _logs(runs: Sequence[Run], logs: Array, file: HarnessFile) -> Array:
@@ -224,9 +261,9 @@ def quantity(seconds: float) -> str:
 
 def note(runs: Sequence[Run]) -> str:
     """Provenance of the constants."""
-    count = sum(run.fitted and run.sound("tpot") and "repeat" not in run.flags for run in runs)
     chips = " and ".join(chip.split("_")[0].upper() for chip in FITTED_CHIPS)
     return (
-        f"fitted to the time between tokens of {count} end-to-end measurements on {chips} in aiconfigurator-core 0.12.0 "
-        "(silicon_sample.csv), and arrival and expert_layer to their time to the first token, 2026"
+        f"fitted to the time between tokens of {len(chosen_of(runs))} end-to-end measurements on {chips} in "
+        "aiconfigurator-core 0.12.0 (silicon_sample.csv), and arrival and expert_layer to their time to the first "
+        "token, 2026; step as first fitted with other constants"
     )
