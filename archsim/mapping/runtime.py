@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from archsim.catalog import Mark, StrictModel, fetch, validate
-from archsim.fields import Bytes, Count, Fraction, Seconds
+from archsim.fields import Bytes, Count, Fraction, Positive, Seconds
 from archsim.sources import Source, SourceEntry, check_sources, sources_of
 from archsim.workload.model import LatentAttention, Model, Recurrent
 from archsim.yamlmarks import shown
@@ -42,6 +42,31 @@ class MemoryPolicy(StrictModel):
     buffers: Bytes = Field(0.0, description="captured graphs and communication buffers")
 
 
+Factors = tuple[Positive, Positive]
+
+
+class DistanceFile(StrictModel):
+    """Ends of the 80 % band, measured over predicted, by distance from chips whose serving runs were fitted."""
+
+    fitted: Factors = Field(description="chips whose runs were fitted, other models")
+    sibling: Factors = Field(description="other chips of their generations")
+    other: Factors = Field(description="generations without a serving run in the fit")
+
+
+class KindsFile(StrictModel):
+    """Bands of models without and with routed experts."""
+
+    dense: DistanceFile
+    experts: DistanceFile
+
+
+class SpreadFile(StrictModel):
+    """How far serving runs lie from the steady answer."""
+
+    tpot: KindsFile
+    ttft: KindsFile
+
+
 class RuntimeFile(StrictModel):
     """A file of `mappers/runtimes/`."""
 
@@ -71,6 +96,7 @@ class RuntimeFile(StrictModel):
     host: HostFile = HostFile()
     prefill: PrefillFile = PrefillFile()
     memory: MemoryPolicy = MemoryPolicy()
+    spread: SpreadFile | None = Field(None, description="the 80 % band of serving runs about their prediction")
     sources: tuple[SourceEntry, ...] = ()
 
 
@@ -96,6 +122,7 @@ class Runtime:
     of_free: bool
     buffers: float
     sources: tuple[Source, ...]
+    spread: SpreadFile | None = None
 
     def fused(self, operator: str) -> bool:
         """Whether an elementwise operator is part of its neighbour."""
@@ -137,4 +164,5 @@ def load_runtime(name: str, mark: Mark | None = None) -> Runtime:
         of_free=file.memory.of_free,
         buffers=file.memory.buffers,
         sources=sources_of(file.sources, shown(document.path)),
+        spread=file.spread,
     )

@@ -215,9 +215,10 @@ def _with_prefill(plain: PricedStep, mixed: PricedStep) -> Array:
 
 
 def expert_layers(d: Deployment) -> float:
-    """Layers with routed experts, those with latent attention counted three times: more host work before a first
-    token."""
-    weights = [3.0 if isinstance(block.attention, LatentAttention) else 1.0 for block, _ in d.model.counted()]
+    """Layers with routed experts: host work before a first token. Those whose latent attention expands keys and values
+    of the prompt to heads count three times; sparse attention does not expand them."""
+    mixers = [block.attention for block, _ in d.model.counted()]
+    weights = [3.0 if isinstance(mixer, LatentAttention) and not mixer.index else 1.0 for mixer in mixers]
     layers = [count if isinstance(block.ffn, Moe) else 0 for block, count in d.model.counted()]
     return float(sum(weight * count for weight, count in zip(weights, layers, strict=True)))
 

@@ -65,6 +65,7 @@ class Structure:
     chip: str
     stack: str
     precision: tuple[tuple[str, str], ...]
+    eager: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,13 +112,19 @@ def batches(runs: Iterable[Run]) -> list[Batch]:
 def structure_of(run: Run) -> Structure:
     """The structure of a run."""
     precision = tuple(sorted(precision_names(run).items()))
-    return Structure(MODELS[run.model], CHIPS[run.chip], STACKS[run.stack], precision)
+    return Structure(MODELS[run.model], CHIPS[run.chip], STACKS[run.stack], precision, "eager" in run.flags)
 
 
 @lru_cache(maxsize=128)
 def loaded(structure: Structure) -> tuple[Model, Chip, Runtime]:
     """Model, chip and runtime as shipped."""
-    return load_model(structure.model), load_chip(structure.chip), load_runtime(structure.stack)
+    return load_model(structure.model), load_chip(structure.chip), runtime_of(structure.stack)
+
+
+@lru_cache(maxsize=8)
+def runtime_of(stack: str) -> Runtime:
+    """A runtime as shipped, read once."""
+    return load_runtime(stack)
 
 
 def parts(structure: Structure) -> tuple[Model, Chip, Runtime]:
@@ -125,7 +132,7 @@ def parts(structure: Structure) -> tuple[Model, Chip, Runtime]:
     model, chip, runtime = loaded(structure)
     if structure.stack == "sglang" and float(chip.memory.capacity.max()) > LARGE:
         runtime = replace(runtime, chunk=LARGE_CHUNK, utilization=LARGE_SHARE)
-    return model, chip, runtime
+    return model, chip, replace(runtime, graphed="none") if structure.eager else runtime
 
 
 def ranks_of(run: Run, pool: str) -> Ranks:

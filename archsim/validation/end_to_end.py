@@ -6,7 +6,7 @@ the answer that users get.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,26 +14,31 @@ import numpy as np
 
 from archsim.arrays import Array, array
 from archsim.catalog import Document, StrictModel, fetch, validate
-from archsim.fields import Fraction, NonNegative, Seconds
-from archsim.mapping.place import Deployment, place
-from archsim.engine.step import run_step
-from archsim.serving.steady import Steady, steady
+from archsim.fields import Count, Fraction, NonNegative, Seconds
+from archsim.chip.model import with_value
+from archsim.mapping.memory import memory_plan
+from archsim.mapping.place import Deployment
+from archsim.serving.steady import Steady, expert_layers, steady
 from archsim.sources import SourceEntry, check_sources
-from archsim.validation.deployments import Batch, batches, column
+from archsim.validation.deployments import STACKS, Batch, batches, column, runtime_of
 from archsim.validation.rows import Run
-from archsim.workload.step import decode, prefill
 
-BUSY = 0.95  # share of prefill from which the queue is no longer taken to grow
+BOUNDLESS = 1e15  # bytes
 Deploy = Callable[[Batch, str], Deployment]
 
 
 class StackHarness(StrictModel):
-    """What measuring adds with one stack."""
+    """What measuring adds with one stack.
 
-    queue: NonNegative = 0.0
-    burst: NonNegative = 0.0
-    lab: Seconds = 0.0
-    poll: NonNegative = 0.0
+    `queue` prompts ahead of one's own, `burst` the share of the start-up burst that the mean shows, `lab` what the
+    client of a lab adds. `polled` names chip and models whose recipes look for new prompts every few steps only.
+    On chips of `lockstep` the runs of a lab start, decode and end together.
+    """
+
+    queue: NonNegative
+    burst: NonNegative
+    lab: Seconds
+    polled: dict[str, tuple[str, ...]] = {}
     lockstep: tuple[str, ...] = ()
 
 
@@ -41,8 +46,10 @@ class HarnessFile(StrictModel):
     """`harness.yaml`: the difference between a settled loop and what was reported."""
 
     followers: Fraction
-    fixed_burst: NonNegative
     patience: NonNegative
+    poll_few: NonNegative
+    poll_many: NonNegative
+    many: Count
     stacks: dict[str, StackHarness]
     sources: tuple[SourceEntry, ...]
 
@@ -65,6 +72,7 @@ class Predicted:
     clients: Array
     waiting: Array
     ranks: Array
+    layers: Array
 
 
 @lru_cache(maxsize=1)
@@ -93,15 +101,17 @@ def predict(runs: Sequence[Run], deploy: Deploy = shipped) -> Predicted:
 
 
 def clients_of(run: Run) -> float:
-    """Clients of a run; where the row has none, the batch of all its ranks."""
-    return run.clients or run.decode.batch * run.decode.data or 1.0
+    """Clients of one replica of a run: in a lab, where replicas may share them, the batch of all ranks."""
+    batch = run.decode.batch * run.decode.data
+    return (batch or run.clients or 1.0) if not run.burst else (run.clients or batch or 1.0)
 
 
 def _settled(batch: Batch, d: Deployment) -> tuple[Array, ...]:
     """The fields of Predicted for one batch, (runs, 1) each."""
     prompt, output = batch.lengths()
     clients = column(clients_of(run) for run in batch.runs)
-    s: Steady = steady(d, clients, prompt, output, array(0.0))
+    found = np.where(column("cached" in run.flags for run in batch.runs) > 0, prompt, 0.0)
+    s: Steady = steady(_with_room(d, prompt + output), clients, prompt, output, found)
     plain, chunks = s.decode.turnaround, np.ceil(prompt / d.runtime.chunk)
     full = s.mixed.turnaround[..., -1:] - plain
     most = s.knots[..., -1:]
@@ -112,11 +122,19 @@ def _settled(batch: Batch, d: Deployment) -> tuple[Array, ...]:
         s.mixed_seconds,
         (s.mixed_seconds - plain) * chunks / s.joined,
         full * chunks / most,
-        np.minimum(s.prefill_share, BUSY),
+        s.prefill_share,
         clients,
         clients - s.running,
         d.split.attention_data,
+        array(expert_layers(d)),
     )
+
+
+def _with_room(d: Deployment, context: Array) -> Deployment:
+    """The deployment with memory for its sequences where the plan has none for a single one: the run did fit."""
+    plan = memory_plan(d, array(1.0), context)
+    capacity = np.where(plan.fits, d.chip.memory.capacity, BOUNDLESS)
+    return replace(d, chip=with_value(d.chip, ("memory", "capacity"), capacity))
 
 
 def tpot(runs: Sequence[Run], p: Predicted, h: HarnessFile) -> Array:
@@ -134,15 +152,18 @@ def tpot(runs: Sequence[Run], p: Predicted, h: HarnessFile) -> Array:
 def ttft(runs: Sequence[Run], p: Predicted, h: HarnessFile) -> Array:
     """Mean seconds to the first token as the harness reports them: the settled loop's, and what starting it adds."""
     stacks = [h.stacks[run.stack] for run in runs]
-    burst = np.array([run.burst for run in runs])
-    lab = np.where(burst, 0.0, [one.lab for one in stacks])
-    weight = np.where(burst, [one.burst for one in stacks], h.fixed_burst)
-    weight = np.where(_lockstep(runs, h), 1.0, weight)
-    queue = np.array([one.queue for one in stacks]) * p.prompt + p.share / (1.0 - p.share) / 2.0 * p.mixed
+    lab = np.array([0.0 if run.burst else one.lab for run, one in zip(runs, stacks, strict=True)])
+    weight = np.where(_lockstep(runs, h), 1.0, [one.burst for one in stacks])
+    queue = np.array([one.queue for one in stacks]) * p.prompt
     started = weight * (p.clients - 1.0) / 2.0 * p.burst
-    polled = np.array([one.poll for one in stacks]) * burst * p.plain
-    patience = np.where(np.array([run.stack == "trtllm" for run in runs]) & (p.ranks > 1), h.patience, 0.0) * p.plain
-    return p.ttft + lab + queue + started + polled + patience
+    steps = np.where(p.clients < h.many, h.poll_few, h.poll_many) / 2.0
+    polled = np.where([_polled(run, h.stacks[run.stack]) for run in runs], steps, 0.0) * p.plain
+    balanced = np.array([runtime_of(STACKS[run.stack]).together for run in runs]) & (p.ranks > 1)
+    return p.ttft + lab + queue + started + polled + np.where(balanced, h.patience, 0.0) * p.plain
+
+
+def _polled(run: Run, one: StackHarness) -> bool:
+    return run.burst and any(name in run.model for name in one.polled.get(run.chip, ()))
 
 
 def _lockstep(runs: Iterable[Run], h: HarnessFile) -> Array:

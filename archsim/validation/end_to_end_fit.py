@@ -28,6 +28,7 @@ REWEIGHTED = 40  # rounds of weights for one set of slopes
 STEP = 0.1  # of ln(constant), for the slopes
 FARTHEST = 0.7  # of ln(constant) in one round
 GENERATIONS = ("hopper", "blackwell")
+BORROWING = ("ampere",)  # files that repeat the small kernels of the stacks
 # Waits for the last rank over the fixed times of the kernels of each stack, as first read off serving runs: only one
 # factor a generation on all three is fitted.
 SKEW: Mapping[tuple[str, str], float] = {
@@ -42,23 +43,23 @@ SKEW: Mapping[tuple[str, str], float] = {
 
 @dataclass(frozen=True)
 class Prior:
-    """A constant before the fit: its most likely value (s, or a factor) and the spread of its logarithm."""
+    """A constant before the fit: its most likely value (s, or a factor), the spread of its logarithm, the most it may be."""
 
     value: float
     spread: float
+    most: float = np.inf
 
 
 PRIORS: Mapping[str, Prior] = {
     "small": Prior(4.5e-6, 0.4),
     "launch": Prior(15e-6, 0.4),
     "request": Prior(4e-3, 0.7),
-    "sequence": Prior(5e-6, 0.7),
-    "product": Prior(0.8, 0.3),
+    "sequence": Prior(5e-6, 0.25),
+    "product": Prior(0.7, 0.15, 1.0),
     "skew": Prior(1.0, 0.4),
 }
 BY_STACK = ("small", "launch", "request", "sequence")
 BY_GENERATION = ("skew",)
-MOST = {"product": 1.0}
 
 
 @dataclass(frozen=True)
@@ -122,16 +123,54 @@ def _with(constants: Constants, kind: type[Constants], field: str, value: float)
     return constants.model_copy(update={field: value}) if isinstance(constants, kind) else constants
 
 
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """A fit around its last constants: ln(predicted / measured) of the runs, and its slopes over ln(constant)."""
+
+    runs: tuple[Run, ...]
+    logs: Array
+    base: Array
+    slopes: Array
+    priors: tuple[Prior, ...]
+    noise: float
+
+    def without(self, group: Callable[[Run], str]) -> Array:
+        """ln(predicted / measured) of every run with constants fitted to the runs of all other groups."""
+        names = np.array([group(run) for run in self.runs])
+        found = np.zeros(self.base.shape)
+        for name in np.unique(names):
+            held = names == name
+            new = solved(self.logs, self.base[~held], self.slopes[~held], self.priors, self.noise)
+            found[held] = self.base[held] + self.slopes[held] @ (new - self.logs)
+        return found
+
+
+def chosen_of(runs: Sequence[Run], time: str = "tpot") -> list[Run]:
+    """The runs that a fit of a time may see: those of the fitted half that count."""
+    return [run for run in runs if run.fitted and run.sound(time) and "repeat" not in run.flags]
+
+
 def fitted(runs: Sequence[Run], report: Callable[[str], None] = lambda text: None) -> dict[Name, float]:
-    """The constants from the runs of the fitted half among `runs`. Deterministic."""
-    chosen = [run for run in runs if run.fitted and run.sound("tpot") and "repeat" not in run.flags]
+    """The constants from the runs of the fitted half among aggregated `runs`. Deterministic."""
+    linear = fit(runs, report)
+    return {name: float(value) for name, value in zip(NAMES, np.exp(linear.logs), strict=True)}
+
+
+def fit(runs: Sequence[Run], report: Callable[[str], None] = lambda text: None) -> Linear:
+    """The fit, with the slopes of its last round."""
+    chosen = chosen_of(runs)
     file, measured = harness(), np.log([run.tpot for run in chosen])
-    now = np.log([PRIORS[name.kind].value for name in NAMES])
+    priors = tuple(PRIORS[name.kind] for name in NAMES)
+    now = np.log([prior.value for prior in priors])
+    base = _logs(chosen, now, file) - measured
+    slopes = np.zeros((len(chosen), len(NAMES)))
     for index in range(ROUNDS):
-        base = _logs(chosen, now, file) - measured
         report(f"round {index}: {100 * np.abs(np.expm1(base)).mean():.2f} % on {len(chosen)} runs")
-        now = _moved(now, base, _slopes(chosen, now, base + measured, file))
-    return {name: float(value) for name, value in zip(NAMES, np.exp(now), strict=True)}
+        slopes = _slopes(chosen, now, base + measured, file)
+        now = solved(now, base, slopes, priors, NOISE)
+        base = _logs(chosen, now, file) - measured
+    report(f"fitted: {100 * np.abs(np.expm1(base)).mean():.2f} %")
+    return Linear(tuple(chosen), now, base, slopes, priors, NOISE)
 
 
 def _logs(runs: Sequence[Run], logs: Array, file: HarnessFile) -> Array:
@@ -152,18 +191,21 @@ def _slopes(runs: Sequence[Run], now: Array, base: Array, file: HarnessFile) -> 
     return slopes
 
 
-def _moved(now: Array, base: Array, slopes: Array) -> Array:
-    """The constants after one round: soft-L1 least squares, reweighted, with the priors as further equations."""
-    priors = np.log([PRIORS[name.kind].value for name in NAMES])
-    spreads = np.array([PRIORS[name.kind].spread for name in NAMES])
+def solved(now: Array, base: Array, slopes: Array, priors: Sequence[Prior], noise: float) -> Array:
+    """Logarithms of constants after one round: soft-L1 least squares, reweighted, with priors as further equations.
+
+    `base` are residuals (runs,) at `now` (constants,), `slopes` their derivatives (runs, constants).
+    """
+    wanted, spreads = np.log([prior.value for prior in priors]), np.array([prior.spread for prior in priors])
+    most = np.log([prior.most for prior in priors])
     new = now
     for _ in range(REWEIGHTED):
-        off = (base + slopes @ (new - now)) / NOISE
+        off = (base + slopes @ (new - now)) / noise
         weight = (1.0 + off**2) ** -0.25
-        left = np.vstack([slopes / NOISE * weight[:, None], np.diag(1.0 / spreads)])
-        right = np.concatenate([(slopes @ now - base) / NOISE * weight, priors / spreads])
+        left = np.vstack([slopes / noise * weight[:, None], np.diag(1.0 / spreads)])
+        right = np.concatenate([(slopes @ now - base) / noise * weight, wanted / spreads])
         new = np.clip(np.linalg.lstsq(left, right, rcond=None)[0], now - FARTHEST, now + FARTHEST)
-        new = np.minimum(new, np.log([MOST.get(name.kind, np.inf) for name in NAMES]))
+        new = np.minimum(new, most)
     return np.asarray(new)
 
 
@@ -177,19 +219,19 @@ def write(values: Values, catalogue: Path, note: str) -> list[Path]:
         path = catalogue / "mappers" / "runtimes" / f"{file}.yaml"
         text = path.read_text(encoding="utf-8")
         for kind in ("launch", "request", "sequence"):
-            text = _put(text, rf"^  {kind}: (\S+ \S+)", quantity(values[Name(kind, stack)]))
-        text = _put(text, r"^shown: \{gemm: ([\d.]+)\}", f"{values[Name('product')]:.2f}")
-        text = _put(text, r'^  - \{of: \[shown, host\], kind: measured, ref: "([^"]*)"', note)
+            text = put(text, rf"^  {kind}: (\S+ \S+)", quantity(values[Name(kind, stack)]))
+        text = put(text, r"^shown: \{gemm: ([\d.]+)\}", f"{values[Name('product')]:.2f}")
+        text = put(text, r'^  - \{of: \[shown, host\], kind: measured, ref: "([^"]*)"', note)
         path.write_text(text, encoding="utf-8")
         changed.append(path)
-    for generation in GENERATIONS:
+    for generation in (*GENERATIONS, *BORROWING):
         path = catalogue / "chips" / "generations" / f"{generation}.yaml"
         text = path.read_text(encoding="utf-8")
         for stack in STACKS:
-            small = quantity(values[Name("small", stack)])
-            skew = f"{values[Name('skew', generation)] * SKEW[stack, generation]:.3g}"
-            text = _put(text, _within(stack, "elementwise") + r"fixed: ([\d.]+ us)", small)
-            text = _put(text, _within(stack, "all_reduce") + r"skew: ([\d.]+)", skew)
+            text = put(text, _within(stack, "elementwise") + r"fixed: ([\d.]+ us)", quantity(values[Name("small", stack)]))
+            if generation in GENERATIONS:
+                skew = f"{values[Name('skew', generation)] * SKEW[stack, generation]:.3g}"
+                text = put(text, _within(stack, "all_reduce") + r"skew: ([\d.]+)", skew)
         path.write_text(text, encoding="utf-8")
         changed.append(path)
     return changed
@@ -200,7 +242,7 @@ def _within(stack: str, family: str) -> str:
     return rf"^  {stack}:\n(?:(?!^  \w).*\n)*?    {family}:\n(?:\s*#.*\n)*      any:[^}}]*?"
 
 
-def _put(text: str, pattern: str, value: str) -> str:
+def put(text: str, pattern: str, value: str) -> str:
     """The text with the first group of the pattern's only match replaced."""
     found = list(re.finditer(pattern, text, re.MULTILINE))
     if len(found) != 1:
@@ -219,9 +261,9 @@ def quantity(seconds: float) -> str:
 
 def note(runs: Sequence[Run]) -> str:
     """Provenance of the constants."""
-    count = sum(run.fitted and run.sound("tpot") and "repeat" not in run.flags for run in runs)
     chips = " and ".join(chip.split("_")[0].upper() for chip in FITTED_CHIPS)
     return (
-        f"fitted to the time between tokens of {count} end-to-end measurements on {chips} in aiconfigurator-core 0.12.0 "
-        "(silicon_sample.csv), and arrival and expert_layer to their time to the first token, 2026"
+        f"fitted to the time between tokens of {len(chosen_of(runs))} end-to-end measurements on {chips} in "
+        "aiconfigurator-core 0.12.0 (silicon_sample.csv), and arrival and expert_layer to their time to the first "
+        "token, 2026; step as first fitted with other constants"
     )
