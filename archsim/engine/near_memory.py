@@ -140,11 +140,11 @@ def _links(kernel: Kernel, chip: Chip, ranks: Array) -> tuple[Array, Array]:
     sent = link_bytes(kernel)
     inside = np.minimum(ranks, up.domain)
     far = np.where(ranks > up.domain, sent / inside / out.bandwidth, 0.0)
-    return np.where(ranks > up.domain, _apart(up, inside) + out.latency, _apart(up, ranks)), sent / up.bandwidth + far
+    return np.where(ranks > up.domain, apart(up, inside) + out.latency, apart(up, ranks)), sent / up.bandwidth + far
 
 
-def _apart(link: Link, ranks: Array) -> Array:
-    """Latency of an exchange: as the link's table of reach has it, or half way around a ring."""
+def apart(link: Link, ranks: Array) -> Array:
+    """Latency of an exchange (s): as the link's table of reach has it, or half way around a ring."""
     return link.latency_among(ranks) * (1.0 if link.reach else np.ceil(ranks / 2.0))
 
 
