@@ -102,7 +102,8 @@ class Generation:
                 found = sets[name]
                 if isinstance(found, as_class):
                     return found
-        have = ", ".join(sorted(sets)) or "none"
+        others = [name for name, families in self.kernels.items() if families.get(family)]
+        have = ", ".join(sorted(sets)) or (f"those of stack {' and '.join(others)} only" if others else "none")
         wanted = " or ".join(dict.fromkeys(formats))
         raise Unsuited(
             f"generation {self.name!r} has no {family} constants of stack {stack!r} for {wanted} (it has: {have})"

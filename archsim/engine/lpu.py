@@ -87,4 +87,3 @@ def scheduled(priced: Sequence[tuple[Kernel, Cost]], chip: Chip, stack: str) -> 
     energy = cost.energy + chip.power.idle * wait
     found[last] = (kernel, replace(cost, seconds=cost.seconds + wait, parts=parts, energy=energy))
     return found
-

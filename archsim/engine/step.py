@@ -15,7 +15,7 @@ from archsim.mapping.pipeline import largest
 from archsim.mapping.plan import Kernel, Plan, Task
 
 KINDS = {"gpu": gpu.price, "near-memory": near_memory.price, "lpu": lpu.price}
-# What kernels of a block do to one another where each is not priced alone: (kernels with costs, chip, stack) -> the same
+# What kernels of a block do to one another, where they are not priced alone: (kernels with costs, chip, stack) -> same
 TOGETHER = {"near-memory": near_memory.overlapped, "lpu": lpu.scheduled}
 WIDE = ("generation_attention", "mla_generation", "indexer")  # the kernels that know both batch and context
 

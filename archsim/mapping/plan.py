@@ -85,8 +85,8 @@ class Plan:
     """A step placed on one pool: tasks of each block in lane order, and the sequence of blocks.
 
     `host` is the host time of the step (s), `launch` that of one kernel where steps are eager, `boundary` the bytes
-    that cross from one pipeline stage to the next. `flight` are the micro-batches on their way through the stages; None:
-    as many as there are stages.
+    that cross from one pipeline stage to the next. `flight` are the micro-batches on their way through the stages;
+    None: as many as there are stages.
     """
 
     split: Split
