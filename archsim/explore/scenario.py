@@ -250,7 +250,9 @@ def runnable(runtime: Runtime, model: Model, proposed: Split) -> Split:
 
 def _capped(chip: Chip, cap: float | None) -> Chip:
     """The chip under a power cap, if it is below its own."""
-    return chip if cap is None else with_value(chip, ("power", "cap"), np.minimum(array(cap), chip.power.sustained))
+    if cap is None:
+        return chip
+    return replace(with_value(chip, ("power", "cap"), np.minimum(array(cap), chip.power.sustained)), varied=True)
 
 
 class _Loader:
@@ -310,7 +312,7 @@ def with_fields(scenario: Scenario, fields: Mapping[str, Array]) -> Scenario:
         elif name == "chips":
             scenario = replace(scenario, system=_pool(scenario, Pool(scenario.chip, value)))
         elif head == "chip" and rest:
-            chip = with_value(scenario.chip, tuple(rest.split(".")), value)
+            chip = replace(with_value(scenario.chip, tuple(rest.split(".")), value), varied=True)
             scenario = replace(scenario, system=_pool(scenario, Pool(chip, scenario.chips)))
         elif head == "split" and rest:
             scenario = replace(scenario, split=with_value(scenario.split, (rest,), value))
