@@ -1,4 +1,4 @@
-"""Serving runs: their flags, their predictions, the fit of engine constants, the bands, machines and published figures."""
+"""Serving runs: flags, predictions, the fit of engine constants, bands, machines and published figures."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +17,9 @@ from archsim.serving.steady import steady
 from archsim.validation import end_to_end_fit, end_to_end_pools, published, spark
 from archsim.validation.deployments import batches, cache_of, precision_names
 from archsim.validation.end_to_end import Predicted, harness, predict, tpot, ttft
-from archsim.validation.end_to_end_fit import Linear, Name, Prior, put, quantity, solved
 from archsim.validation.end_to_end_first import NAMES as FIRST_NAMES
 from archsim.validation.end_to_end_first import changed, first_of
+from archsim.validation.end_to_end_fit import Linear, Name, Prior, put, quantity, solved
 from archsim.validation.end_to_end_spread import Band, coverage, share, shipped
 from archsim.validation.end_to_end_tables import Evaluated, counted, evaluate, section_of, sections, unfitted
 from archsim.validation.errors import errors

@@ -1,8 +1,8 @@
 """The 80 % bands of serving runs: how far measurements lie from predictions that have not seen their like.
 
 Measured over predicted, by stack, time, kind of model and distance from the fitted chips; all from the fitted half:
-for a model on a fitted chip, constants are fitted without that model; for a chip, without both its runs and the model's.
-Runs outside the fitted half then show how many fall inside.
+for a model on a fitted chip, constants are fitted without that model; for another chip, without the runs of the chip
+too. Runs outside the fitted half then show how many fall inside.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

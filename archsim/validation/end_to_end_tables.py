@@ -238,6 +238,6 @@ def _points(done: Evaluated) -> Iterator[Points]:
             order = np.argsort(group.measured(time), kind="stable")
             chosen = order[np.unique(np.linspace(0, order.size - 1, min(DRAWN, order.size)).astype(np.int64))]
             words = tuple(in_words(group, time, int(index)) for index in chosen)
-            yield Points(f"serving {time.upper()}", stack, group.times(time)[chosen], group.measured(time)[chosen], words)
-
-
+            yield Points(
+                f"serving {time.upper()}", stack, group.times(time)[chosen], group.measured(time)[chosen], words
+            )
