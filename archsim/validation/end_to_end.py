@@ -118,7 +118,7 @@ def _settled(batch: Batch, d: Deployment) -> tuple[Array, ...]:
     s: Steady = steady(_with_room(d, prompt + output), clients, prompt, output, found)
     plain, chunks = s.decode.turnaround, np.ceil(prompt / d.runtime.chunk)
     full = s.mixed.turnaround[..., -1:] - plain
-    most = s.knots[..., -1:]
+    most = s.most
     faster = _drafted(batch, d, s.running, prompt + output / 2.0, plain)
     return (
         s.tpot * faster,
