@@ -445,3 +445,9 @@ def test_a_runtime_made_for_gpus_is_refused_with_those_that_fit() -> None:
 def test_the_command_shows_a_machine(on: str) -> None:
     shown = CliRunner().invoke(app, ["chips", "show", on])
     assert shown.exit_code == 0 and chip(on).kind in shown.output
+
+
+def test_a_pool_that_would_do_is_told_which_mapper_finds_it() -> None:
+    keys = {"runtime": "scheduled", "split": {"tensor": 64, "data": 9}, "precision": INT8, "batch": 1, "context": 2048}
+    found = diagnose(archsim.run(scenario("meta/llama-2-70b", GROQ, 576, **keys)), 0)
+    assert found is not None and any("layer-pipeline" in fix for fix in found.fixes)

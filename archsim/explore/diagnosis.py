@@ -133,7 +133,8 @@ def _more_stages(scenario: Scenario, batch: float, context: float) -> Iterator[s
     if good.size:
         best = good[np.argmin((tensor * pipeline)[good])]
         chips, degree = int((tensor * pipeline)[best]), int(tensor[best])
-        yield f"{chips:,} chips at TP{degree} in {int(pipeline[best])} pipeline stages hold it"
+        how = "; the mapper layer-pipeline looks for such" if chips <= int(scenario.chips.max()) else ""
+        yield f"{chips:,} chips at TP{degree} in {int(pipeline[best])} pipeline stages hold it{how}"
 
 
 def _holds(scenario: Scenario, batch: float, context: float, count: int, split: Split) -> bool:
