@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import archsim
 from archsim.arrays import array
+from archsim.catalog import CatalogError
 from archsim.chip.model import with_value
 from archsim.cli import app
 from archsim.engine import lpu, near_memory
@@ -437,7 +438,7 @@ def test_the_examples_answer_both_questions_with_a_report_and_an_explanation(exa
 
 
 def test_a_runtime_made_for_gpus_is_refused_with_those_that_fit() -> None:
-    with pytest.raises(KeyError, match=r"near_memory.*vllm.*ideal and native"):
+    with pytest.raises(CatalogError, match=r"near_memory.*vllm.*ideal and native"):
         archsim.run(scenario(LLAMA_8B, BERTHA, 1, batch=1, context=1))
 
 

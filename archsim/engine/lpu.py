@@ -23,7 +23,7 @@ from archsim.mapping.plan import Kernel
 def price(kernel: Kernel, chip: Chip, stack: str) -> Cost:
     """The cost of one kernel on the chips of one stage.
 
-    Raises KeyError when the chip's generation has no constants for the stack.
+    Raises Unsuited when the chip's generation has no constants for the stack.
     """
     c = chip.generation.constants(stack, "lpu", ("any",), Lpu)
     if kernel.kind in COLLECTIVES:
