@@ -11,7 +11,7 @@ from archsim.report.point import Point, single
 from archsim.report.sums import sequences_term
 from archsim.report.words import number
 from archsim.serving.steady import HELD
-from archsim.units import Format
+from archsim.units import Format, show
 from archsim.workload.lowering import lower
 from archsim.workload.model import LatentAttention, Moe, Precision, Recurrent
 from archsim.workload.step import decode
@@ -116,6 +116,10 @@ def _kv_lines(point: Point, kv: float) -> list[Line]:
     lines.append(checked("KV a sequence", [held], per_sequence, "bytes"))
     rank = sequences_term(point)
     term = named("KV a sequence", per_sequence, "bytes") * rank
+    behind = point.alone.answer.memory.backing
+    if behind is not None:
+        note = f"of {show(single(behind), 'bytes')} behind the chip, none of it on the chip"
+        lines.append(line("KV behind it", term, "bytes", note))
     lines.append(checked("KV cache", [term], kv, "bytes", MEANINGS["kv"]))
     return lines
 
