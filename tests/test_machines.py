@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import archsim
 from archsim.arrays import array
+from archsim.catalog import CatalogError
 from archsim.chip.model import with_value
 from archsim.cli import app
 from archsim.engine import lpu, near_memory
@@ -437,7 +438,7 @@ def test_the_examples_answer_both_questions_with_a_report_and_an_explanation(exa
 
 
 def test_a_runtime_made_for_gpus_is_refused_with_those_that_fit() -> None:
-    with pytest.raises(KeyError, match=r"near_memory.*vllm.*ideal and native"):
+    with pytest.raises(CatalogError, match=r"near_memory.*vllm.*ideal and native"):
         archsim.run(scenario(LLAMA_8B, BERTHA, 1, batch=1, context=1))
 
 
@@ -445,3 +446,36 @@ def test_a_runtime_made_for_gpus_is_refused_with_those_that_fit() -> None:
 def test_the_command_shows_a_machine(on: str) -> None:
     shown = CliRunner().invoke(app, ["chips", "show", on])
     assert shown.exit_code == 0 and chip(on).kind in shown.output
+
+
+def test_a_pool_that_would_do_is_told_which_mapper_finds_it() -> None:
+    keys = {"runtime": "scheduled", "split": {"tensor": 64, "data": 9}, "precision": INT8, "batch": 1, "context": 2048}
+    found = diagnose(archsim.run(scenario("meta/llama-2-70b", GROQ, 576, **keys)), 0)
+    assert found is not None and any("layer-pipeline" in fix for fix in found.fixes)
+
+
+# A KV cache behind the chip
+
+
+def test_a_kv_cache_behind_the_chip_frees_sram_and_costs_its_bandwidth() -> None:
+    split = {"tensor": 16, "pipeline": 16}
+    near, far = (
+        answer("google/gemma-4-31b", LPX, 256, 100_000, split=split, precision=FP8, placement={"kv": where})
+        for where in ("chip", "backing")
+    )
+    assert one(far.memory_needed) < one(near.memory_needed)
+    cached = near.answer.memory.kv_per_sequence * 16  # bytes of a sequence on all stages of one rank
+    assert one(far.tpot) == pytest.approx(one(cached) / 12.5e9, rel=0.05)
+
+
+def test_behind_the_chip_fit_more_users_up_to_its_capacity_and_the_refusal_says_so() -> None:
+    keys = {"split": {"tensor": 16, "pipeline": 16}, "precision": FP8, "placement": {"kv": "backing"}}
+    found = answer("google/gemma-4-31b", LPX, 256, 100_000, [1, 200, 1000], **keys)
+    assert found.feasible.tolist() == [True, True, False]
+    refused = diagnose(found, 2)
+    assert refused is not None and "behind each" in refused.reason and refused.needed > refused.available
+
+
+def test_a_chip_without_memory_behind_it_refuses_the_option_in_its_place() -> None:
+    with pytest.raises(CatalogError, match=r"no memory behind it"):
+        scenario(LLAMA_8B, GROQ, 64, runtime="scheduled", batch=1, context=1, placement={"kv": "backing"})

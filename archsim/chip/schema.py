@@ -139,6 +139,7 @@ class ChipFile(StrictModel):
     sram: SramFile
     cache: CacheFile
     memory: MemoryFile
+    backing: MemoryFile | None = Field(None, description="behind an LPU: where `placement.kv: backing` puts KV caches")
     network: NetworkFile | None = Field(None, description="between cores; none: never the limit")
     links: LinksFile
     power: PowerFile
@@ -212,6 +213,10 @@ def _link(file: LinkFile, fallback: str) -> Link:
     return Link(file.name or fallback, array(file.bandwidth), array(file.latency), file.domain, file.switch, reach)
 
 
+def _memory(file: MemoryFile, dram: Technology | None = None) -> Memory:
+    return Memory(file.technology, array(file.capacity), array(file.bandwidth), dram)
+
+
 def _price(file: PriceFile) -> Price:
     chip, system, rent = (None if item is None else array(item) for item in (file.chip, file.system, file.rent))
     return Price(chip, system, rent, file.as_of)
@@ -230,7 +235,8 @@ def _chip(file: ChipFile, generation: Generation, dram: Technology | None, path:
         exponentials=array(file.exponentials),
         sram=array(file.sram.per_core),
         cache=array(file.cache.capacity),
-        memory=Memory(file.memory.technology, array(file.memory.capacity), array(file.memory.bandwidth), dram),
+        memory=_memory(file.memory, dram),
+        backing=None if file.backing is None else _memory(file.backing),
         links=links,
         power=Power(array(power.tdp), array(power.idle), array(power.active), *[array(power.cap * power.tdp)] * 2),
         energy=Energy(

@@ -27,7 +27,7 @@ FED = ("gemm", "experts")  # products, whose column chunks a link carries while 
 def price(kernel: Kernel, chip: Chip, stack: str) -> Cost:
     """The cost of one kernel on one chip; collectives with all of their bytes, which `overlapped` then hides.
 
-    Raises KeyError when the chip's generation has no constants for the stack.
+    Raises Unsuited when the chip's generation has no constants for the stack.
     """
     c = chip.generation.constants(stack, "near_memory", ("any",), NearMemory)
     if kernel.kind in COLLECTIVES:

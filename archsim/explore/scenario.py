@@ -196,6 +196,12 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
     mapper = loader.load(load_mapper, file.mapper, document.mark("mapper"))
     faults = [*loader.faults, *_check(file, document)]
     faults += _unpriced(file, document, [chip for chip in chips.values() if chip is not None])
+    if file.placement.kv == "backing":
+        faults += [
+            document.mark("placement", "kv").fault(f"{chip.name} has no memory behind it; write `kv: chip`")
+            for chip in chips.values()
+            if chip is not None and (chip.backing is None or chip.kind != "lpu")
+        ]
     if faults or model is None or runtime is None or mapper is None or None in chips.values():
         raise CatalogError(faults)
     pools = {

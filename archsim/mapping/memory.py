@@ -6,7 +6,7 @@ import numpy as np
 
 from archsim.arrays import Array, array
 from archsim.mapping.pipeline import largest
-from archsim.mapping.place import Deployment, divide
+from archsim.mapping.place import BACKING, Deployment, divide
 from archsim.mapping.plan import MemoryPlan
 from archsim.mapping.split import Split
 from archsim.workload.lowering import lower
@@ -40,7 +40,10 @@ def memory_plan(d: Deployment, batch: Array, context: Array) -> MemoryPlan:
         "kv": kv * sequences,
         "state": state * sequences,
     }
-    return MemoryPlan(parts, capacity, kv, sequences, state)
+    backing = chip.backing.capacity if d.options.kv == BACKING and chip.backing is not None else None
+    if backing is not None:
+        parts["kv"] = 0.0 * parts["kv"]
+    return MemoryPlan(parts, capacity, kv, sequences, state, backing)
 
 
 def _cut(d: Deployment) -> tuple[Split, Array]:

@@ -33,6 +33,8 @@ SUMS = 2 * 4.0  # bytes of these sums, one of the queries and one of the keys, o
 GENERATION = ("generation_attention", "mla_generation")
 VOCABULARY_PADDING = 64  # engines pad the vocabulary to this before they divide it
 WIDE = 2.0  # bytes of an activation on a link
+CACHED = (*GENERATION, "context_attention", "mla_context")
+BACKING = "backing"  # the memory behind an LPU, and the `library` of kernels that read it
 NONE: Mapping[str, Array] = {}
 EXCHANGE = {"exchanges": array(1.0)}  # gathering or scattering, half of an all-reduce
 
@@ -134,9 +136,9 @@ class _Placer:
         stack = self.runtime.taken.get(operator.kind, {}).get(weight.name, "")
         shown = self._shown(operator, operator.kind)
         names = (operator.name,)
-        return [
-            Kernel(operator.name, operator.kind, operator.role, dims, weight, entry, compute, names, "", stack, shown)
-        ]
+        kind, role = operator.kind, operator.role
+        where = BACKING if self.options.kv == BACKING and kind in CACHED else ""
+        return [Kernel(operator.name, kind, role, dims, weight, entry, compute, names, where, stack, shown)]
 
     def _shown(self, operator: Operator, kind: str) -> float:
         """Share of a kernel's fixed time that shows: none beside the routed experts, until both meet."""

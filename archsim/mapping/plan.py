@@ -51,6 +51,7 @@ class MemoryPlan:
     """What each chip of a pool holds (bytes), of what capacity, and for how much it falls short.
 
     `kv_per_sequence` and `state_per_sequence` are the KV cache and the constant state of one sequence on a rank.
+    `backing` is the capacity of the memory that holds KV caches where they are not on the chip; they are no part then.
     """
 
     parts: Mapping[str, Array]
@@ -58,6 +59,7 @@ class MemoryPlan:
     kv_per_sequence: Array
     sequences: Array
     state_per_sequence: Array = field(default_factory=lambda: np.zeros(1))
+    backing: Array | None = None
 
     @property
     def per_sequence(self) -> Array:
@@ -72,12 +74,14 @@ class MemoryPlan:
     @property
     def free_for_kv(self) -> Array:
         """What is left for the KV cache and state once everything else is in."""
-        return self.capacity - (self.needed - self.parts["kv"] - self.parts["state"])
+        free = self.capacity - (self.needed - self.parts["kv"] - self.parts["state"])
+        return free if self.backing is None else np.where(free >= self.parts["state"], self.backing, free)
 
     @property
     def fits(self) -> "np.typing.NDArray[np.bool_]":
         """Where everything fits."""
-        return self.needed <= self.capacity
+        fits = self.needed <= self.capacity
+        return fits if self.backing is None else fits & (self.per_sequence * self.sequences <= self.backing)
 
 
 @dataclass(frozen=True, eq=False)
