@@ -21,7 +21,7 @@ from archsim.validation.carried import FOLDER
 from archsim.validation.database import STACKS, WHEEL, Database, Table, database, parts
 from archsim.validation.families import LOADERS
 from archsim.validation.measured import Measured
-from archsim.validation.records import CARRIED, SOURCES, Published, records
+from archsim.validation.published import CARRIED, SOURCES, Published, records
 
 CHIPS = ("nvidia/a100-sxm-80gb", "nvidia/h100-sxm", "nvidia/h200-sxm", "nvidia/b200-sxm", "nvidia/gb300")
 TRIED = 60  # rows of a group looked at before it is given up

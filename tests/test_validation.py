@@ -31,7 +31,7 @@ from archsim.validation.measured import CALIBRATION, FLAGS, Measured, half
 from archsim.validation.operators import operator_section
 from archsim.validation.predict import below_roofline, predicted, resident, still
 from archsim.validation.products import MEAN, products
-from archsim.validation.records import records
+from archsim.validation.published import records
 from archsim.validation.tables import EVERY, Gate, Row, Section, Standing, rows_of
 
 BF16 = format_named("bf16")

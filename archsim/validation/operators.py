@@ -14,7 +14,7 @@ from archsim.validation.kernels import chip_of
 from archsim.validation.measured import Measured
 from archsim.validation.predict import predicted
 from archsim.validation.products import product
-from archsim.validation.records import COMPASS, SOURCES, Published
+from archsim.validation.published import COMPASS, SOURCES, Published
 from archsim.validation.tables import EVERY, Gate, Points, Row, Section, Standing, drawn, in_words, rows_of
 
 BF16 = format_named("bf16")
