@@ -13,7 +13,7 @@ import numpy as np
 
 from archsim.arrays import Array
 from archsim.chip.constants import Constants, Gemm
-from archsim.chip.model import Chip
+from archsim.chip.model import Chip, Unsuited
 from archsim.chip.schema import load_generation
 from archsim.units import did_you_mean
 from archsim.validation.database import STACKS, Database, Table, database
@@ -200,7 +200,7 @@ def _tables(data: Database, chip: str, job: Job) -> dict[Key, list[Measured]]:
     for table in loaded(data, [chip], [job.family], job.stacks):
         try:
             cut = _counted(table)
-        except KeyError:  # no constants, or no such peak
+        except (KeyError, Unsuited):  # no constants, or no such peak
             continue
         kernel = table.kernels[0]
         sets = generation.kernels.get(table.constants, {}).get(kernel.kind, {})
@@ -252,7 +252,7 @@ def _problem(
     problem = Problem(family, stack, sets, chip, tuple(tables))
     try:
         problem.seconds(sets, tables)
-    except KeyError:
+    except (KeyError, Unsuited):
         return None
     relatives = tuple(
         Relative(other, there, {one: there.generation.kernels[stack][family][one] for one in names}, tuple(have[key]))
