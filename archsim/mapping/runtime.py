@@ -55,15 +55,15 @@ class DistanceFile(StrictModel):
 class KindsFile(StrictModel):
     """Bands of models without and with routed experts."""
 
-    dense: DistanceFile
-    experts: DistanceFile
+    dense: DistanceFile = Field(description="models whose layers are all dense")
+    experts: DistanceFile = Field(description="models with routed experts")
 
 
 class SpreadFile(StrictModel):
     """How far serving runs lie from the steady answer."""
 
-    tpot: KindsFile
-    ttft: KindsFile
+    tpot: KindsFile = Field(description="of the time between tokens")
+    ttft: KindsFile = Field(description="of the time to the first token")
 
 
 class RuntimeFile(StrictModel):
