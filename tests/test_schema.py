@@ -19,6 +19,7 @@ FOLDERS = {
     "mapper": "mappers",
     "runtime": "mappers/runtimes",
     "generation": "chips/generations",
+    "memory": "chips/memory",
 }
 TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,

@@ -185,6 +185,44 @@ class AllToAll(Constants):
     remote_link: Fraction = 1.0
 
 
+class Machine(Constants):
+    """What machines without kernels have in common: a fixed time of a layer, and sustained shares."""
+
+    dependent_time: Seconds = Field(
+        0.0,
+        description="t_dep: what of a layer waits for one another on chip whatever its size, half at the end of "
+        "attention and half at the end of the feed-forward part",
+    )
+    routed_time: Seconds = Field(0.0, description="what routed experts add to that of a layer")
+    memory: Fraction = Field(
+        1.0,
+        description="sustained share of the bandwidth for weights; of what the timings of the DRAM allow, where the "
+        "chip names them",
+    )
+    matrix: Fraction = Field(1.0, description="sustained share of the matrix peak")
+
+
+class NearMemory(Machine):
+    """Every kernel of cores that own a slice of memory each (`engine/near_memory.py`)."""
+
+    outputs: Count = Field(1, description="l: results a core works on at once, its MAC trees")
+    inputs: Count = Field(1, description="v: operands of one result that a tree takes at once")
+    page: Count = Field(16, description="tokens of a page of the KV cache, which lies in one slice")
+    chunks: Count = Field(
+        1, description="column chunks of a product; the link carries one while the next is worked out, the last shows"
+    )
+
+
+class Lpu(Machine):
+    """Every kernel of chips with pinned weights and a fixed schedule (`engine/lpu.py`)."""
+
+    stream: Fraction = Field(1.0, description="sustained share of the bandwidth for the KV cache and activations")
+    tile: Count = Field(1, description="rows and columns of weights that a matrix unit holds")
+    reuse: bool = Field(True, description="whether tokens that choose the same expert share one pass over its weights")
+    period: Seconds = Field(0.0, description="what a layer takes at the least: the period of the schedule's stages")
+    routed_period: Seconds = Field(0.0, description="the same of a layer with routed experts")
+
+
 FAMILIES: dict[str, type[Constants]] = {
     "gemm": Gemm,
     "generation_attention": GenerationAttention,
@@ -198,4 +236,6 @@ FAMILIES: dict[str, type[Constants]] = {
     "indexer": Indexer,
     "all_reduce": AllReduce,
     "all_to_all": AllToAll,
+    "near_memory": NearMemory,
+    "lpu": Lpu,
 }

@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from archsim.arrays import Array
 from archsim.chip.constants import Constants
+from archsim.chip.memory import Technology
 from archsim.sources import Source
 from archsim.units import Format
 
@@ -14,22 +17,35 @@ FamilySet = TypeVar("FamilySet", bound=Constants)
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Memory of a chip: capacity (B), bandwidth (B/s)."""
+    """Memory of a chip: capacity (B), bandwidth (B/s), and the timings of its DRAM where its file names them."""
 
     technology: str
     capacity: Array
     bandwidth: Array
+    dram: Technology | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """A fabric: bandwidth of one chip in one direction (B/s), latency (s), chips it joins."""
+    """A fabric: bandwidth of one chip in one direction (B/s), latency (s), chips it joins.
+
+    `reach` has the latency (s) to the farthest of so many chips, where that grows with their number.
+    """
 
     name: str
     bandwidth: Array
     latency: Array
     domain: int
     switch: bool = False
+    reach: Mapping[int, Array] = field(default_factory=dict)
+
+    def latency_among(self, chips: Array) -> Array:
+        """Latency (s) between the farthest two of a group of so many chips."""
+        table = sorted(self.reach.items(), reverse=True)
+        found = np.maximum(self.latency, table[0][1]) if table else self.latency
+        for size, seconds in table:
+            found = np.where(chips <= size, seconds, found)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +119,8 @@ class Chip:
     """A chip as a user holds it.
 
     `matrix` maps formats to dense peak FLOP/s, `vector` likewise; `exponentials` are per clock and core; `clock` is
-    in Hz, `cores` are SMs, compute units or core slices, `sram` is bytes a core, `cache` bytes shared by all.
+    in Hz, `cores` are SMs, compute units or core slices, `sram` is bytes a core, `cache` bytes shared by all, `network`
+    the B/s that a core takes from the network on chip (None: never the limit).
     """
 
     name: str
@@ -122,6 +139,7 @@ class Chip:
     price: Price
     generation: Generation
     sources: tuple[Source, ...] = field(default=())
+    network: Array | None = None
 
     def ridge(self, fmt: str = "bf16") -> Array:
         """Ridge point (FLOP/B): the arithmetic intensity at which compute and memory take equally long."""

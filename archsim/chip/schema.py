@@ -9,6 +9,7 @@ from pydantic import Field
 from archsim.arrays import array
 from archsim.catalog import CatalogError, Document, Fault, Mark, StrictModel, fetch, find, validate
 from archsim.chip.constants import FAMILIES, Constants
+from archsim.chip.memory import Technology, load_technology
 from archsim.chip.model import Chip, Energy, Generation, Link, Memory, Power, Price
 from archsim.fields import (
     Bandwidth,
@@ -39,8 +40,16 @@ class MemoryFile(StrictModel):
     """Memory: technology, capacity, bandwidth."""
 
     technology: str
+    timing: str | None = Field(None, description="a file of `chips/memory/`, whose timings tell what it sustains")
     capacity: Bytes = Field(gt=0.0)
     bandwidth: Bandwidth = Field(gt=0.0)
+
+
+class ReachFile(StrictModel):
+    """How far the chips of a group are apart."""
+
+    chips: Count = Field(description="chips of a group at the most")
+    latency: Seconds = Field(description="to the farthest of them")
 
 
 class LinkFile(StrictModel):
@@ -51,6 +60,9 @@ class LinkFile(StrictModel):
     latency: Seconds
     domain: Count = Field(1, description="chips it joins without leaving the fabric")
     switch: bool = Field(False, description="whether the fabric reduces in its switch")
+    reach: tuple[ReachFile, ...] = Field(
+        (), description="latency by the number of chips, where it grows with them; beyond, that of the most"
+    )
 
 
 class LinksFile(StrictModel):
@@ -100,6 +112,12 @@ class CacheFile(StrictModel):
     partitioned: bool = False
 
 
+class NetworkFile(StrictModel):
+    """The network between the cores of a chip."""
+
+    bandwidth: Bandwidth = Field(gt=0.0, description="what every core can take from it, all at once in a broadcast")
+
+
 class ChipFile(StrictModel):
     """A file of `chips/`."""
 
@@ -114,6 +132,7 @@ class ChipFile(StrictModel):
     sram: SramFile
     cache: CacheFile
     memory: MemoryFile
+    network: NetworkFile | None = Field(None, description="between cores; none: never the limit")
     links: LinksFile
     power: PowerFile
     energy: EnergyFile
@@ -135,7 +154,10 @@ def load_chip(name: str, mark: Mark | None = None) -> Chip:
     document = fetch("chips", name, mark)
     file = validate(ChipFile, document)
     check_sources(document, file.sources, skip=("name", "kind", "generation"))
-    return _chip(file, load_generation(file.generation, document.mark("generation")), shown(document.path))
+    generation = load_generation(file.generation, document.mark("generation"))
+    timing = file.memory.timing
+    dram = None if timing is None else load_technology(timing, document.mark("memory", "timing"))
+    return _chip(file, generation, dram, shown(document.path))
 
 
 def load_generation(name: str, mark: Mark | None = None) -> Generation:
@@ -179,7 +201,8 @@ def _sets(document: Document) -> dict[str, dict[str, dict[str, Constants]]]:
 
 
 def _link(file: LinkFile, fallback: str) -> Link:
-    return Link(file.name or fallback, array(file.bandwidth), array(file.latency), file.domain, file.switch)
+    reach = {item.chips: array(item.latency) for item in file.reach}
+    return Link(file.name or fallback, array(file.bandwidth), array(file.latency), file.domain, file.switch, reach)
 
 
 def _price(file: PriceFile) -> Price:
@@ -187,7 +210,7 @@ def _price(file: PriceFile) -> Price:
     return Price(chip, system, rent, file.as_of)
 
 
-def _chip(file: ChipFile, generation: Generation, path: str) -> Chip:
+def _chip(file: ChipFile, generation: Generation, dram: Technology | None, path: str) -> Chip:
     power = file.power
     links = {name: _link(link, name) for name, link in file.links if link is not None}
     return Chip(
@@ -200,7 +223,7 @@ def _chip(file: ChipFile, generation: Generation, path: str) -> Chip:
         exponentials=array(file.exponentials),
         sram=array(file.sram.per_core),
         cache=array(file.cache.capacity),
-        memory=Memory(file.memory.technology, array(file.memory.capacity), array(file.memory.bandwidth)),
+        memory=Memory(file.memory.technology, array(file.memory.capacity), array(file.memory.bandwidth), dram),
         links=links,
         power=Power(array(power.tdp), array(power.idle), array(power.active), *[array(power.cap * power.tdp)] * 2),
         energy=Energy(
@@ -208,5 +231,6 @@ def _chip(file: ChipFile, generation: Generation, path: str) -> Chip:
         ),
         price=_price(file.price),
         generation=generation,
-        sources=sources_of(file.sources, path),
+        sources=(*sources_of(file.sources, path), *(() if dram is None else dram.sources)),
+        network=None if file.network is None else array(file.network.bandwidth),
     )

@@ -65,6 +65,13 @@ class Cost:
             _plus(self.energy, other.energy, times),
         )
 
+    def scaled(self, factor: float | Array) -> "Cost":
+        """So many times this, at every point."""
+        parts = {name: part * factor for name, part in self.parts.items()}
+        own = (self.seconds, self.flops, self.bytes, self.link_bytes, self.energy)
+        seconds, flops, moved, sent, energy = (value * factor for value in own)
+        return Cost(seconds, parts, flops, moved, sent, energy)
+
 
 NOTHING = Cost(ZERO, {})
 

@@ -8,13 +8,15 @@ import numpy as np
 
 from archsim.arrays import Array, array
 from archsim.chip.model import Chip
+from archsim.engine import gpu, lpu, near_memory
 from archsim.engine.cost import Cost, total
-from archsim.engine.gpu import price
 from archsim.engine.lanes import Schedule, Timed, run
 from archsim.mapping.pipeline import largest
 from archsim.mapping.plan import Kernel, Plan, Task
 
-KINDS = {"gpu": price}
+KINDS = {"gpu": gpu.price, "near-memory": near_memory.price, "lpu": lpu.price}
+# What kernels of a block do to one another where each is not priced alone: (kernels with costs, chip, stack) -> the same
+TOGETHER = {"near-memory": near_memory.overlapped, "lpu": lpu.scheduled}
 WIDE = ("generation_attention", "mla_generation", "indexer")  # the kernels that know both batch and context
 
 
@@ -39,7 +41,12 @@ class PricedStep:
 
     @cached_property
     def stage(self) -> Array:
-        """Seconds that the slowest pipeline stage spends on one micro-batch; the span where there is one stage."""
+        """Seconds that the slowest pipeline stage spends on one micro-batch; the span where there is one stage.
+
+        The stages of an LPU, whose compiler cuts anywhere, are equally long.
+        """
+        if self.plan.flight is not None:
+            return self.span / self.plan.split.pipeline
         if not self._staged:
             return self.span
         slowest = largest(self.plan.sequence, self.schedule.period, self.plan.split.pipeline)
@@ -57,7 +64,17 @@ class PricedStep:
         """Seconds between two tokens of a sequence: through all stages, or until every micro-batch was served."""
         if not self._staged:
             return self.span
-        return np.maximum(self.latency, self.plan.split.pipeline * self.stage)
+        return np.maximum(self.latency, self.flight * self.stage)
+
+    @property
+    def flight(self) -> Array:
+        """Micro-batches on their way through the stages."""
+        return self.plan.split.pipeline if self.plan.flight is None else self.plan.flight
+
+    @property
+    def busy(self) -> Array:
+        """Share of the stages that a micro-batch is in."""
+        return self.flight / self.plan.split.pipeline
 
     def kernels(self) -> list[tuple[str, Kernel, Cost, int]]:
         """(block, kernel, cost of one, layers) in order of execution."""
@@ -84,6 +101,8 @@ def run_step(plan: Plan, chip: Chip, stack: str) -> PricedStep:
     costs = {
         block: tuple((task.kernel, priced[id(task.kernel)]) for task in tasks) for block, tasks in plan.blocks.items()
     }
+    if chip.kind in TOGETHER:
+        costs = {block: tuple(TOGETHER[chip.kind](own, chip, stack)) for block, own in costs.items()}
     return PricedStep(plan, costs, run(*lanes_of(plan, costs)), _hop(plan, chip))
 
 
@@ -111,13 +130,16 @@ def _launches(tasks: Sequence[Task]) -> Array:
 
 
 def _hop(plan: Plan, chip: Chip) -> Array:
-    """The residual stream of a micro-batch from one stage to the next, inside a link domain or across nodes."""
+    """The residual stream of a micro-batch from one stage to the next, inside a link domain or across nodes.
+
+    Stages of an LPU are neighbours wherever they are.
+    """
     near, far = chip.links.get("scale_up"), chip.links.get("scale_out")
     link = near or far
     if link is None:
         return array(0.0)
     out = far or link
-    inside = plan.split.ranks * plan.split.pipeline <= link.domain
+    inside = plan.split.ranks * plan.split.pipeline <= (np.inf if chip.kind == "lpu" else link.domain)
     size = plan.boundary / plan.split.tensor
     near_time, far_time = (one.latency + size / one.bandwidth for one in (link, out))
     return np.where(plan.split.pipeline > 1, np.where(inside, near_time, far_time), 0.0)

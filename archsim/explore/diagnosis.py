@@ -79,7 +79,7 @@ def _fixes(scenario: Scenario, batch: float, context: float, room: float) -> Ite
         if most:
             yield f"a batch of {most:,} fits at this context"
     yield from _narrower(scenario, batch, context, sequences)
-    yield from _more_chips(scenario, batch, context)
+    yield from (_more_stages if scenario.chip.kind == "lpu" else _more_chips)(scenario, batch, context)
 
 
 def _longest(scenario: Scenario, room: float) -> int:
@@ -120,6 +120,20 @@ def _more_chips(scenario: Scenario, batch: float, context: float) -> Iterator[st
         if stages > 1 and _holds(scenario, batch, context, count, _staged(scenario, degrees[-1:], stages)):
             yield f"{count} chips at TP{int(degrees[-1])} in {int(stages)} pipeline stages hold it"
             return
+
+
+def _more_stages(scenario: Scenario, batch: float, context: float) -> Iterator[str]:
+    """The fewest LPUs that hold it: stages of equally many chips, a layer each at the least, in one replica."""
+    degrees, stages = np.arange(1.0, 257.0), np.arange(1.0, scenario.model.layers + 1.0)
+    tensor, pipeline = (grid.ravel() for grid in np.meshgrid(degrees, stages, indexing="ij"))
+    one = np.ones_like(tensor)
+    tried = Split(tensor, one, one, one, pipeline)
+    fits = _plan(replace(scenario, split=tried), batch, context).fits
+    good = np.flatnonzero(fits & (legality(scenario.model, tried, tensor * pipeline) == 0))
+    if good.size:
+        best = good[np.argmin((tensor * pipeline)[good])]
+        chips, degree = int((tensor * pipeline)[best]), int(tensor[best])
+        yield f"{chips:,} chips at TP{degree} in {int(pipeline[best])} pipeline stages hold it"
 
 
 def _holds(scenario: Scenario, batch: float, context: float, count: int, split: Split) -> bool:

@@ -30,6 +30,8 @@ def deployment_of(scenario: Scenario) -> Deployment:
 def energy(step: PricedStep, deployment: Deployment) -> Array:
     """Joules of one chip over a step: its kernels, and idling in between."""
     total: Cost = step.total()
+    if step.plan.flight is not None:
+        total = total.scaled(step.busy)
     return total.energy + deployment.chip.power.idle * (step.turnaround - total.seconds)
 
 

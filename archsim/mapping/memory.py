@@ -1,29 +1,33 @@
 """The memory plan: what each chip holds, whether it fits, and how many sequences would."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from archsim.arrays import Array, array
 from archsim.mapping.pipeline import largest
 from archsim.mapping.place import Deployment, divide
 from archsim.mapping.plan import MemoryPlan
-from archsim.mapping.runtime import Runtime
 from archsim.mapping.split import Split
 from archsim.workload.lowering import lower
 from archsim.workload.model import Attention, LatentAttention, Mixer, Model, Moe, Precision, Recurrent
 from archsim.workload.operators import Operator
 from archsim.workload.step import decode
 
+STREAMED = 64  # tokens whose activations are on an LPU at once: they stream from chip to chip
+
 
 def memory_plan(d: Deployment, batch: Array, context: Array) -> MemoryPlan:
     """What a chip holds when `batch` sequences of `context` tokens run on the whole system."""
     model, precision, split, chip, runtime = d.model, d.precision, d.split, d.chip, d.runtime
     sequences = np.ceil(batch / split.groups)
-    kv, state = kv_bytes(model, precision, split, context), state_bytes(model, split)
-    activations = _activations(model, split, runtime)
+    cut, stages = _cut(d)
+    kv, state = kv_bytes(model, precision, cut, context) / stages, state_bytes(model, cut) / stages
+    activations = _activations(model, split, STREAMED if chip.kind == "lpu" else runtime.chunk)
     redundant = 1.0 + d.options.redundant_experts / max(_experts(model), 1)
     buffers = array(runtime.buffers)
     capacity = chip.memory.capacity
-    weights = weight_bytes(model, precision, split, redundant)
+    weights = weight_bytes(model, precision, cut, redundant) / stages
     if runtime.of_free:
         reserve = (1.0 - runtime.utilization) * np.maximum(capacity - weights - activations - buffers, 0.0)
     else:
@@ -37,6 +41,15 @@ def memory_plan(d: Deployment, batch: Array, context: Array) -> MemoryPlan:
         "state": state * sequences,
     }
     return MemoryPlan(parts, capacity, kv, sequences, state)
+
+
+def _cut(d: Deployment) -> tuple[Split, Array]:
+    """The split whose fullest stage counts, and the stages that share it evenly.
+
+    The compiler of an LPU cuts anywhere, also inside a layer, so that every stage holds the same.
+    """
+    one = np.ones_like(d.split.pipeline)
+    return (replace(d.split, pipeline=one), d.split.pipeline) if d.chip.kind == "lpu" else (d.split, one)
 
 
 def kv_bytes(model: Model, precision: Precision, split: Split, context: Array) -> Array:
@@ -140,6 +153,6 @@ def widest_of(model: Model) -> float:
     return widest
 
 
-def _activations(model: Model, split: Split, runtime: Runtime) -> Array:
-    """Transient tensors of the largest step: residual stream and the widest projection, two bytes an element."""
-    return runtime.chunk * 2.0 * (4.0 * model.hidden + widest_of(model) / split.tensor)
+def _activations(model: Model, split: Split, rows: int) -> Array:
+    """Transient tensors of so many tokens: residual stream and the widest projection, two bytes an element."""
+    return rows * 2.0 * (4.0 * model.hidden + widest_of(model) / split.tensor)

@@ -30,6 +30,8 @@ REDUCED = ("o", "down", "out_proj", "x_proj", "embedding")  # operators that lea
 GENERATION = ("generation_attention", "mla_generation")
 VOCABULARY_PADDING = 64  # engines pad the vocabulary to this before they divide it
 WIDE = 2.0  # bytes of an activation on a link
+NONE: Mapping[str, Array] = {}
+EXCHANGE = {"exchanges": array(1.0)}  # gathering or scattering, half of an all-reduce
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +69,15 @@ def place(d: Deployment, step: Step) -> Plan:
     host = runtime.host.step + rows * batches
     launch = runtime.host.launch if runtime.eager(step.prefills) else 0.0
     boundary = graph.step.tokens * d.model.hidden * WIDE
-    return Plan(d.split, blocks, graph.sequence, host, launch, boundary)
+    return Plan(d.split, blocks, graph.sequence, host, launch, boundary, _flight(d, step))
+
+
+def _flight(d: Deployment, step: Step) -> Array | None:
+    """Micro-batches on their way through stages: an LPU has no more of them than sequences to serve."""
+    if d.chip.kind != "lpu":
+        return None
+    waiting = np.ceil((step.sequences + step.prefill_requests) / d.split.groups)
+    return np.minimum(d.split.pipeline, np.maximum(waiting, 1.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +202,7 @@ class _Placer:
         d, ranks = operator.dims, self.split.context
         rows = d["sequences"] * d["queries"] * d["heads"] / self.split.tensor * ranks
         size = rows * d[width] * WIDE / 2.0
-        return self._reduced(name, "attention", size, ranks)
+        return self._reduced(name, "attention", size, ranks, EXCHANGE)
 
     def _after(self, operator: Operator) -> list[Kernel]:
         if operator.kind == "experts":
@@ -205,7 +215,7 @@ class _Placer:
             return [self._all_reduce(f"{operator.name}_all_reduce", operator.role, tokens * columns * WIDE)]
         if operator.name == "head":
             logits = operator.dims["m"] * self.graph.model.vocab * WIDE
-            return [self._all_reduce("logits_gather", "head", logits / 2.0)]
+            return [self._reduced("logits_gather", "head", logits / 2.0, self.split.tensor, EXCHANGE)]
         return []
 
     def _end(self, block: str, last: str) -> list[Kernel]:
@@ -224,8 +234,8 @@ class _Placer:
     def _all_reduce(self, name: str, role: str, size: Array) -> Kernel:
         return self._reduced(name, role, size, self.split.tensor)
 
-    def _reduced(self, name: str, role: str, size: Array, ranks: Array) -> Kernel:
-        dims = {"bytes": size, "ranks": ranks}
+    def _reduced(self, name: str, role: str, size: Array, ranks: Array, part: Mapping[str, Array] = NONE) -> Kernel:
+        dims = {"bytes": size, "ranks": ranks, **part}
         return Kernel(name, "all_reduce", role, dims, BF16, BF16, "bf16", (), self.runtime.all_reduce)
 
     def _all_to_all(self, name: str, operator: Operator, fmt: Format) -> Kernel:

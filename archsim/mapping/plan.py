@@ -81,8 +81,8 @@ class Plan:
     """A step placed on one pool: tasks of each block in lane order, and the sequence of blocks.
 
     `host` is the host time of the step (s), `launch` that of one kernel where steps are eager, `boundary` the bytes
-    that
-    cross from one pipeline stage to the next.
+    that cross from one pipeline stage to the next. `flight` are the micro-batches on their way through the stages; None:
+    as many as there are stages.
     """
 
     split: Split
@@ -91,6 +91,7 @@ class Plan:
     host: Array
     launch: float
     boundary: Array
+    flight: Array | None = None
 
     def kernels(self) -> list[tuple[str, Kernel, int]]:
         """(block, kernel, layers) of every task."""

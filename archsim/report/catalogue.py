@@ -7,11 +7,13 @@ import numpy as np
 
 from archsim.arrays import array
 from archsim.catalog import CatalogError, Document, Fault, fetch, names, validate
+from archsim.chip.memory import load_technology
 from archsim.chip.model import Chip, Link
 from archsim.chip.schema import load_chip, load_generation
 from archsim.mapping.mapper import DEGREES, MapperFile, load_mapper
 from archsim.mapping.runtime import Runtime, load_runtime
 from archsim.mapping.system import Pool
+from archsim.report.bandwidth import bandwidth_table
 from archsim.report.point import single
 from archsim.report.tables import Table, source_rows
 from archsim.report.words import counted, number, precision_label, split_label
@@ -143,7 +145,10 @@ def chip_tables(chip: Chip) -> list[Table]:
         ),
         ("energy of memory", show(single(chip.energy.byte), "energy_per_byte")),
     ]
-    return [_facts(chip.name, size + _price(chip)), _peaks(chip), _links(chip.links), _sources(chip.sources)]
+    bandwidth = bandwidth_table(chip)
+    tables = [_facts(chip.name, size + _price(chip)), _peaks(chip)]
+    tables += [] if bandwidth is None else [bandwidth]
+    return [*tables, _links(chip.links), _sources(chip.sources)]
 
 
 def _price(chip: Chip) -> list[tuple[str, str]]:
@@ -315,16 +320,15 @@ def _runtime_tables(runtime: Runtime) -> list[Table]:
 
 
 def check(kind: str, name: str) -> str:
-    """Validates a file of a kind, generations and runtimes too; gives its path as shown.
+    """Validates a file of a kind, generations, memories and runtimes too; gives its path as shown.
 
     Raises CatalogError with every fault.
     """
-    inner = {
-        "chips": ("chips/generations", "kernels", load_generation),
-        "mappers": ("mappers/runtimes", "stack", load_runtime),
+    inner: dict[str, tuple[tuple[str, str, Callable[[str], object]], ...]] = {
+        "chips": (("chips/generations", "kernels", load_generation), ("chips/memory", "channel", load_technology)),
+        "mappers": (("mappers/runtimes", "stack", load_runtime),),
     }
-    if kind in inner:
-        folder, key, load = inner[kind]
+    for folder, key, load in inner.get(kind, ()):
         if _is_inner(kind, folder, key, name):
             document = fetch(folder, name)
             load(name)

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from archsim.catalog import names
 from archsim.chip.constants import FAMILIES
+from archsim.chip.memory import TechnologyFile
 from archsim.chip.schema import ChipFile, GenerationFile
 from archsim.explore.scenario import ScenarioFile
 from archsim.mapping.mapper import MapperFile
@@ -32,6 +33,7 @@ MODELS: dict[str, type[BaseModel]] = {
     "mapper": MapperFile,
     "runtime": RuntimeFile,
     "generation": GenerationFile,
+    "memory": TechnologyFile,
 }
 
 
@@ -68,6 +70,7 @@ def _fill(kind: str, whole: Schema, defs: Schema) -> None:
         defs["PoolFile"]["properties"]["chip"]["examples"] = names("chips")
     if kind == "chip":
         own["generation"]["examples"] = names("chips/generations")
+        defs["MemoryFile"]["properties"]["timing"]["examples"] = names("chips/memory")
     if kind in ("scenario", "workload"):
         own["precision"]["additionalProperties"]["examples"] = list(FORMATS)
     if kind == "generation":
