@@ -15,8 +15,13 @@ Array = npt.NDArray[np.float64]
 Inputs = Mapping[str, Array]
 
 PERFECT = 16.0  # exponent from which overlap counts as perfect
+CACHE = 2.0  # bandwidth of the shared cache over that of memory
 BLOCK = 8192  # elements a block: a few dozen temporaries of 64 KiB fit a core's cache
 EDGE = 16  # least length of a block along its longest axes, so that its points have much in common
+
+
+class BrokenModel(ArithmeticError):
+    """A number that must be defined and is not: a mistake of the program, whatever the files say."""
 
 
 def array(value: object) -> Array:
@@ -27,6 +32,11 @@ def array(value: object) -> Array:
 def ceil_to(value: Array, multiple: float) -> Array:
     """`value` rounded up to a whole multiple."""
     return np.ceil(value / multiple) * multiple
+
+
+def cached(size: Array, resident: Array) -> Array:
+    """`size` bytes as so many from memory, when the share `resident` comes from a cache twice as fast."""
+    return np.asarray(size * (1.0 - resident / CACHE))
 
 
 def where_positive(condition: Array, value: Array) -> Array:

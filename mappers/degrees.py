@@ -7,10 +7,9 @@ that stays inside the fast links), `within_domain` (every divisor up to it), `re
 
 from collections.abc import Mapping
 from itertools import product
-from math import isqrt
 
 from archsim.mapping.mapper import Degree
-from archsim.mapping.system import Pool
+from archsim.mapping.system import Pool, divisors
 from archsim.workload.model import Model, Moe
 
 CHIPS = ("tensor", "attention_data", "pipeline", "data")
@@ -18,7 +17,7 @@ CHIPS = ("tensor", "attention_data", "pipeline", "data")
 
 def propose(model: Model, pool: Pool, degrees: Mapping[str, Degree]) -> list[dict[str, int]]:
     """Splits whose tensor, attention-data, pipeline and data degrees multiply to the pool's chips."""
-    chips = int(pool.count.max())
+    chips = pool.chips
     wanted: dict[str, Degree] = {**dict.fromkeys((*CHIPS, "expert", "context"), 1), **degrees}
     routed = any(isinstance(block.ffn, Moe) for block in model.blocks.values())
     if not routed and wanted["data"] == 1:  # without experts to share, data-parallel attention is nothing but replicas
@@ -34,20 +33,14 @@ def propose(model: Model, pool: Pool, degrees: Mapping[str, Degree]) -> list[dic
     return found
 
 
-def _divisors(number: int) -> list[int]:
-    small = [value for value in range(1, isqrt(number) + 1) if number % value == 0]
-    return sorted({*small, *(number // value for value in small)})
-
-
 def _choices(wanted: Degree, chips: int, pool: Pool) -> list[int]:
     """Numbers to try; 0 stands for what the others leave."""
     if isinstance(wanted, int):
         return [wanted]
     if not isinstance(wanted, str):
         return list(wanted)
-    link = pool.chip.links.get("scale_up")
-    inside = [value for value in _divisors(chips) if value <= (link.domain if link else 1)]
-    words = {"any": _divisors(chips), "domain": inside[-1:], "within_domain": inside, "replica": [0], "rest": [0]}
+    inside = [value for value in divisors(chips) if value <= pool.domain]
+    words = {"any": divisors(chips), "domain": inside[-1:], "within_domain": inside, "replica": [0], "rest": [0]}
     if wanted not in words:
         raise ValueError(f"unknown degree {wanted!r}; known: {', '.join(words)}")
     return words[wanted]

@@ -22,6 +22,7 @@ from scenarios import DEEPSEEK, GPT_OSS, LLAMA_8B, LLAMA_70B, scenario
 
 import archsim
 from archsim.explore.result import METRICS, Result
+from archsim.mapping.mapper import DEGREES
 
 FILE = Path(__file__).parent / "golden" / "metrics.json"
 COMMAND = "python tests/regenerate_golden.py"
@@ -66,8 +67,7 @@ def answers(case: str) -> dict[str, Any]:
 
 def kept(result: Result) -> dict[str, Any]:
     table = result.table()
-    degrees = ("tensor", "attention_data", "expert", "data")
-    plan = {name: [int(value) for value in table[f"split.{name}"]] for name in degrees}
+    plan = {name: [int(value) for value in table[f"split.{name}"]] for name in DEGREES}
     return {name: listed(result, result.metric(name)) for name in METRICS} | {"plan": plan}
 
 

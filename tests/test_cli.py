@@ -7,11 +7,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 from archsim import __version__, catalog
 from archsim.cli import app
+from archsim.explore.result import METRICS
 
 ROOT = Path(__file__).parent.parent
 SMALL = """\
@@ -194,6 +196,30 @@ def test_a_place_that_cannot_be_written_is_said() -> None:
     assert "nowhere" in refused(archsim("run", scenario(), "--html", "nowhere/out.html"))
     assert "nowhere" in refused(archsim("run", scenario(), "--json", "nowhere/out.json"))
     assert "folder" in refused(archsim("run", scenario(), "--json", "."))
+
+
+@pytest.mark.parametrize("command", [["run", "scenario.yaml"], ["compare", "scenario.yaml", "scenario.yaml"]])
+def test_a_metric_without_a_number_is_our_mistake_and_not_silence(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario()
+    unit, meaning, power = METRICS["power"]
+    monkeypatch.setitem(METRICS, "power", (unit, meaning, lambda a: np.where(a.batch == 8, np.inf, power(a))))
+    found = archsim(*command, "--json", "-")
+    assert (found.exit_code, found.stdout) == (3, "")
+    assert found.stderr.startswith("archsim: power is inf at batch 8, context 2048 of 'small' (step): ")
+    assert "please report it" in found.stderr and "Traceback" not in found.output
+    assert archsim(*command).exit_code == 0  # tables show n/a
+
+
+def test_a_cost_without_a_price_says_why_it_is_null() -> None:
+    chip = "extends: nvidia/h100-sxm\nset: {price: {as_of: 2026-01}}\n"
+    Path("unpriced.yaml").write_text(chip, encoding="utf-8")
+    found = archsim("run", scenario(SMALL.replace("nvidia/h100-sxm", "./unpriced.yaml")), "--json", "-")
+    assert found.exit_code == 0, found.output
+    metrics = json.loads(found.stdout)["answers"][0]["metrics"]
+    assert metrics["output_cost"]["values"] == [None] and "no price is known" in metrics["output_cost"]["undefined"]
+    assert metrics["tpot"]["values"][0] > 0 and "undefined" not in metrics["tpot"]
 
 
 # explain

@@ -407,9 +407,9 @@ def unlike_numbers(text: str) -> str:
         feasible = flat(answer["feasible"])
         for name, metric in answer["metrics"].items():
             for fits, value in zip(feasible, flat(metric["values"]), strict=True):
-                if fits and value is None:
+                if fits and value is None and not metric.get("undefined"):
                     return f"{name} is undefined at a feasible point"
-                if fits and value < 0:
+                if fits and value is not None and value < 0:
                     return f"{name} is negative: {value}"
         if not any(feasible) and not (answer["refusal"] and answer["refusal"]["reason"]):
             return "infeasible without a reason"

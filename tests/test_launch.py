@@ -18,22 +18,40 @@ from archsim.workload.schema import load_model
 
 WHOLE, SHARE, SWITCH = {"type": int}, {"type": float}, {"action": "store_true"}
 
-# https://docs.vllm.ai/en/latest/configuration/engine_args/ ("Engine Arguments"), of `vllm serve`; the degree of decode
-# context parallelism: https://docs.vllm.ai/en/latest/serving/context_parallel_deployment/
+# What each tool takes, as its own documentation or the source that prints its help has it. Lists of choices are whole.
+
+# vLLM, "Engine Arguments": https://docs.vllm.ai/en/latest/configuration/engine_args/ (2026); the degree of decode context
+# parallelism: https://docs.vllm.ai/en/latest/serving/context_parallel_deployment/. --quantization: QuantizationMethods of
+# vllm/model_executor/layers/quantization/__init__.py, commit 05d90956 (early 2026), without those it calls deprecated;
+# --kv-cache-dtype: CacheDType of vllm/config/cache.py, commit 002f10e0 (2026).
+VLLM_WEIGHTS = (
+    "awq fp8 modelopt modelopt_fp4 gguf gptq_marlin awq_marlin gptq compressed-tensors bitsandbytes quark moe_wna16 "
+    "torchao inc mxfp4 mxfp8 cpu_awq"
+)
+VLLM_CACHE = (
+    "auto float16 bfloat16 fp8 fp8_e4m3 fp8_e5m2 fp8_inc fp8_ds_mla nvfp4_ds_mla turboquant_k8v4 turboquant_4bit_nc "
+    "turboquant_k3v4_nc turboquant_3bit_nc int4_per_token_head int8_per_token_head fp8_per_token_head nvfp4 nvfp4_4over6"
+)
 VLLM: dict[tuple[str, ...], dict[str, Any]] = {
     ("--tensor-parallel-size", "-tp"): WHOLE,
     ("--pipeline-parallel-size", "-pp"): WHOLE,
     ("--data-parallel-size", "-dp"): WHOLE,
     ("--enable-expert-parallel", "-ep"): SWITCH,
     ("--decode-context-parallel-size", "-dcp"): WHOLE,
-    ("--quantization", "-q"): {"choices": ["awq", "fp8", "gptq", "modelopt", "bitsandbytes", "mxfp4"]},
-    ("--kv-cache-dtype",): {"choices": ["auto", "bfloat16", "fp8", "fp8_ds_mla", "fp8_e4m3", "fp8_e5m2", "fp8_inc"]},
+    ("--quantization", "-q"): {"choices": VLLM_WEIGHTS.split()},
+    ("--kv-cache-dtype",): {"choices": VLLM_CACHE.split()},
     ("--max-num-seqs",): WHOLE,
     ("--max-model-len",): WHOLE,
     ("--max-num-batched-tokens",): WHOLE,
     ("--gpu-memory-utilization",): SHARE,
 }
-# https://docs.sglang.io/advanced_features/server_arguments.html ("Server Arguments")
+# SGLang, "Server Arguments": https://docs.sglang.io/docs/advanced_features/server_arguments, its source
+# docs/advanced_features/server_arguments.md, commit 004813e1 (2026); --dcp-size, "Decode Context Parallelism":
+# https://docs.sglang.io/docs/advanced_features/dcp (2026)
+SGLANG_WEIGHTS = (
+    "awq fp8 gptq marlin gptq_marlin awq_marlin bitsandbytes gguf modelopt modelopt_fp8 modelopt_fp4 petit_nvfp4 "
+    "w8a8_int8 w8a8_fp8 moe_wna16 qoq w4afp8 mxfp4 mxfp8 auto-round compressed-tensors modelslim quark_int4fp8_moe"
+)
 SGLANG: dict[tuple[str, ...], dict[str, Any]] = {
     ("--model-path", "--model"): {},
     ("--tensor-parallel-size", "--tp-size"): WHOLE,
@@ -41,15 +59,18 @@ SGLANG: dict[tuple[str, ...], dict[str, Any]] = {
     ("--data-parallel-size", "--dp-size"): WHOLE,
     ("--enable-dp-attention",): SWITCH,
     ("--expert-parallel-size", "--ep-size", "--ep"): WHOLE,
-    ("--quantization",): {"choices": ["awq", "fp8", "gptq", "modelopt_fp8", "modelopt_fp4", "w8a8_int8", "mxfp4"]},
+    ("--decode-context-parallel-size", "--dcp-size"): WHOLE,
+    ("--quantization",): {"choices": SGLANG_WEIGHTS.split()},
     ("--kv-cache-dtype",): {"choices": ["auto", "fp8_e5m2", "fp8_e4m3", "bf16", "bfloat16", "fp4_e2m1"]},
     ("--max-running-requests",): WHOLE,
     ("--context-length",): WHOLE,
     ("--chunked-prefill-size",): WHOLE,
     ("--mem-fraction-static",): SHARE,
 }
-# https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html ("Syntax"); a configuration file with
-# both keys: https://nvidia.github.io/TensorRT-LLM/examples/deepseek_r1_reasoning_parser.html
+# TensorRT-LLM: https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html ("Syntax"), which is made
+# from the options in tensorrt_llm/commands/serve.py, commit 00209af1 (2026). Configuration file: enable_attention_dp and
+# kv_cache_config of its LLM arguments; dtype is any text, of which "auto", "fp8" and "nvfp4" mean something:
+# https://nvidia.github.io/TensorRT-LLM/llm-api/reference/KvCacheConfig.html
 TENSORRT: dict[tuple[str, ...], dict[str, Any]] = {
     ("--tensor_parallel_size", "--tp_size"): WHOLE,
     ("--pipeline_parallel_size", "--pp_size"): WHOLE,
@@ -60,7 +81,7 @@ TENSORRT: dict[tuple[str, ...], dict[str, Any]] = {
     ("--free_gpu_memory_fraction", "--kv_cache_free_gpu_memory_fraction"): SHARE,
     ("--config", "--extra_llm_api_options"): {},
 }
-# https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md ("Usage")
+# llama.cpp: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md ("Usage"), commit 00dc8057 (2026)
 KV = {"choices": ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]}
 LLAMA_CPP: dict[tuple[str, ...], dict[str, Any]] = {
     ("-m", "--model"): {},
@@ -144,6 +165,8 @@ def test_sglang_counts_all_ranks_of_dp_attention_together() -> None:
     assert (found.tensor_parallel_size, found.data_parallel_size, found.expert_parallel_size) == (8, 8, 8)
     assert found.enable_dp_attention and found.max_running_requests == 256
     assert found.chunked_prefill_size == 8 * 8192 and found.kv_cache_dtype == "fp8_e4m3"
+    found = parsed(command("sglang", split(tensor=8, context=8, expert=8)), "sglang")
+    assert found.decode_context_parallel_size == 8
 
 
 def test_tensorrt_has_a_configuration_file() -> None:
@@ -169,10 +192,12 @@ def test_only_fp8_over_bf16_is_converted_on_loading() -> None:
 
 
 def test_what_has_no_flag_is_said() -> None:
-    assert "CP8 of the KV cache" in command("sglang", split(tensor=8, context=8))
+    assert "CP8 of the KV cache" in command("tensorrt-llm", split(tensor=8, context=8))
+    assert "CP2 is for latent attention only" in command("sglang", split(tensor=16, context=2), LLAMA_70B)
     assert "2 drafts" in command("vllm", speculation={"drafts": 2})
     assert "`placement`" in command("vllm", placement={"micro_batches": 2})
     assert "no flag gives a KV cache in int8" in command("vllm", precision={"kv": "int8"})
+    assert parsed(command("vllm", precision={"kv": "nvfp4"}), "vllm").kv_cache_dtype == "nvfp4"
     assert "no hf_repo" in command("vllm", split(), "openai/gpt-3-175b")
 
 

@@ -26,13 +26,14 @@ from scenarios import (
     priced,
     runtime,
     same_bits,
+    scenario,
 )
 
 from archsim.arrays import array
 from archsim.catalog import CatalogError
 from archsim.chip.model import Chip, with_value
 from archsim.engine.step import PricedStep, run_step
-from archsim.mapping.mapper import load_mapper
+from archsim.mapping.mapper import DEGREES, load_mapper
 from archsim.mapping.pipeline import stages
 from archsim.mapping.place import Deployment, place
 from archsim.mapping.plan import Kernel, Plan
@@ -40,7 +41,7 @@ from archsim.mapping.split import Split, legality, split
 from archsim.mapping.system import Pool
 from archsim.workload.step import FULL, Step, decode, prefill
 
-H100, H200 = "nvidia/h100-sxm", "nvidia/h200-sxm"
+H100, H200, GB200 = "nvidia/h100-sxm", "nvidia/h200-sxm", "nvidia/gb200"
 COLLECTIVES = ("all_reduce", "all_to_all")
 
 
@@ -326,25 +327,71 @@ def pool(on: str, count: int) -> Pool:
     return Pool(chip(on), array(count))
 
 
-@pytest.mark.parametrize("mapper", ["auto", "tensor-parallel", "expert-parallel"])
+@pytest.mark.parametrize("mapper", ["auto", "tensor-parallel", "expert-parallel", "context-parallel", "pipeline"])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("count", [1, 2, 8, 16])
 def test_proposals_are_legal_and_use_every_chip(mapper: str, name: str, count: int) -> None:
+    if proposes_nothing(mapper, name, count):
+        return  # neither copies of KV heads nor more chips than a stage can be
     proposed = load_mapper(mapper).propose(model(name), pool(H200, count))
     assert np.all(legality(model(name), proposed, array(count)) == 0)
     assert np.all(proposed.chips == count)
-    rows = {
-        tuple(row) for row in np.stack([proposed.tensor, proposed.attention_data, proposed.expert, proposed.data], -1)
-    }
-    assert len(rows) == proposed.chips.size, "a proposal comes twice"
+    assert len(rows(proposed)) == proposed.chips.size, "a proposal comes twice"
+
+
+def rows(proposed: Split) -> set[tuple[float, ...]]:
+    """The degrees of every proposal, in the order of DEGREES."""
+    return {tuple(row) for row in np.stack([getattr(proposed, name) for name in DEGREES], -1)}
+
+
+def proposes_nothing(mapper: str, name: str, count: int) -> bool:
+    found = load_mapper(mapper)
+    return not any(s.propose(model(name), pool(H200, count), s.degrees) for s in found.strategies)
 
 
 def test_auto_proposes_what_the_others_do_and_more() -> None:
-    def rows(name: str) -> set[tuple[float, ...]]:
-        s = load_mapper(name).propose(model(DEEPSEEK), pool(H200, 16))
-        return {tuple(row) for row in np.stack([s.tensor, s.attention_data, s.expert, s.data], -1)}
+    def by(name: str) -> set[tuple[float, ...]]:
+        return rows(load_mapper(name).propose(model(DEEPSEEK), pool(H200, 16)))
 
-    assert rows("tensor-parallel") | rows("expert-parallel") < rows("auto")
+    others = [by(name) for name in ("tensor-parallel", "expert-parallel", "context-parallel", "pipeline")]
+    assert set().union(*others) < by("auto")
+    assert len(by("auto")) < 30
+
+
+def special(name: str, on: str, count: int) -> tuple[set[float], set[float]]:
+    """Pipeline stages and context ranks that auto proposes."""
+    found = load_mapper("auto").propose(model(name), pool(on, count))
+    return set(found.pipeline), set(found.context)
+
+
+def test_auto_proposes_stages_and_context_ranks_only_where_they_help() -> None:
+    assert special(LLAMA_70B, H200, 8) == ({1}, {1})  # TP8 spans the domain, and its 8 KV heads have no copies
+    assert special(LLAMA_70B, H200, 6) == ({1, 3}, {1})  # 64 heads divide by 2 of 6 chips
+    assert special(LLAMA_70B, H200, 16) == ({1, 2}, {1})  # two domains
+    assert special(LLAMA_70B, H200, 88) == ({1, 11}, {1})  # no fewer stages divide 11 domains
+    assert special(LLAMA_70B, GB200, 16) == ({1}, {1, 2})  # one domain, two copies of each KV head
+    assert special(DEEPSEEK, H200, 8) == ({1}, {1, 2, 4, 8})  # a latent cache is copied on every tensor rank
+    assert special(LLAMA_8B, H200, 1) == ({1}, {1})
+
+
+def test_a_mapper_says_what_it_looked_at() -> None:
+    def said(name: str, on: str, count: int) -> str:
+        return "; ".join(load_mapper("auto").looked_at(model(name), pool(on, count)))
+
+    assert "no context ranks" in said(LLAMA_70B, H200, 8) and "TP8 spans all chips" in said(LLAMA_70B, H200, 8)
+    assert "more than a domain of 8" in said(DEEPSEEK, H200, 16) and "from TP2" in said(DEEPSEEK, H200, 16)
+    assert "stages of TP2" in said(LLAMA_70B, H200, 6)
+
+
+def test_proposals_keep_to_what_the_runtime_can_do() -> None:
+    def ranks(name: str, runtime: str, count: int = 8, on: str = H200) -> set[float]:
+        return set(scenario(name, on, count, runtime=runtime, batch=1, context=1000).split.context)
+
+    assert ranks(DEEPSEEK, "vllm") == ranks(DEEPSEEK, "sglang") == ranks(DEEPSEEK, "ideal") == {1, 2, 4, 8}
+    assert ranks(DEEPSEEK, "tensorrt-llm") == ranks(DEEPSEEK, "llama.cpp") == {1}
+    assert ranks(LLAMA_70B, "vllm", 16, GB200) == {1, 2} and ranks(LLAMA_70B, "sglang", 16, GB200) == {1}
+    with pytest.raises(CatalogError, match=r"llama\.cpp has no context ranks"):
+        scenario(DEEPSEEK, H200, 8, runtime="llama.cpp", mapper="context-parallel", batch=1, context=1000)
 
 
 def user_mapper(folder: Path, code: str, **keys: Any) -> str:

@@ -221,6 +221,7 @@ systems = st.sampled_from(
         (DEEPSEEK, H200, 8),
         (DEEPSEEK, H200, 16),
         (DEEPSEEK, B200, 8),
+        (LLAMA_70B, H100, 6),
         (GPT_OSS, H100, 2),
         (GPT_OSS, B200, 8),
     ]

@@ -8,10 +8,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from scenarios import DEEPSEEK, LLAMA_8B, LLAMA_70B, scenario
 
 from archsim import api
 from archsim.explore.result import METRICS, Result
+from archsim.explore.run import run
 from archsim.report import figures, tradeoff
+from archsim.report.choice import choice_sentences
 from archsim.report.document import to_json
 from archsim.report.explain import Section, as_text, explain, explain_one
 from archsim.report.formulas import Line, Term, least, named, quantity, rounded_up
@@ -235,6 +238,31 @@ def test_the_chosen_proposal_is_first_and_the_best(answer: Point) -> None:
     assert first.chosen and not any(other.chosen for other in others)
     assert len(answer.proposals) == answer.result.proposals
     assert first.metrics["tpot"] == pytest.approx(answer.metric("tpot"), rel=1e-9)
+
+
+def test_a_report_says_what_was_looked_at_and_why_the_plan_was_chosen() -> None:
+    base = {"batch": 64, "context": 8192, "precision": {"weights": "fp8", "kv": "fp8"}}
+    point = main_point(run(scenario(LLAMA_70B, "nvidia/h100-sxm", 8, **base)))
+    first, second = choice_sentences(point)
+    assert first.startswith("Auto looked at 4 splits") and "no pipeline stages" in first and "no context ranks" in first
+    assert second.startswith("3 of 4 fit; TP8 has the lowest time per output token") and "next is TP4" in second
+    assert choice_sentences(main_point(run(scenario(LLAMA_8B, batch=1, context=100)))) == []  # one proposal, one chip
+    few = main_point(run(scenario(DEEPSEEK, "nvidia/h200-sxm", 8, runtime="llama.cpp", batch=1, context=1000)))
+    assert "llama.cpp has none for this model" in choice_sentences(few)[0]
+
+
+def test_a_better_plan_that_misses_the_slo_is_named() -> None:
+    """With 8 TB/s two replicas of four chips decode fastest, and a prompt has half the chips."""
+
+    def said(ttft: str) -> str:
+        base = {"batch": 64, "context": 8192, "precision": {"weights": "fp8", "kv": "fp8"}, "slo": {"ttft": ttft}}
+        s = scenario(LLAMA_70B, "nvidia/h100-sxm", 8, **base)
+        return choice_sentences(main_point(run(s, fields={"chip.memory.bandwidth": 8e12})))[1]
+
+    assert "TP4, 2 replicas has the lowest time per output token" in said("2 s")
+    assert "; of those that keep the SLO TP8 has the lowest time per output token" in said("350 ms")
+    assert said("350 ms").endswith("TP4, 2 replicas has 15.5 ms but misses TTFT.")
+    assert "none keeps the SLO" in said("1 ms") and "TP4, 2 replicas has the lowest" in said("1 ms")
 
 
 def test_values_are_written_for_people() -> None:

@@ -119,8 +119,9 @@ class Chip:
     """A chip as a user holds it.
 
     `matrix` maps formats to dense peak FLOP/s, `vector` likewise; `exponentials` are per clock and core; `clock` is
-    in Hz, `cores` are SMs, compute units or core slices, `sram` is bytes a core, `cache` bytes shared by all, `network`
-    the B/s that a core takes from the network on chip (None: never the limit).
+    in Hz, `cores` are SMs, compute units or core slices, `sram` is bytes a core, `cache` bytes shared by all; a
+    `partitioned` cache keeps a copy of what both of its halves read. `network` is the B/s that a core takes from the
+    network on chip (None: never the limit).
     """
 
     name: str
@@ -140,6 +141,7 @@ class Chip:
     generation: Generation
     sources: tuple[Source, ...] = field(default=())
     network: Array | None = None
+    partitioned: bool = False
 
     def ridge(self, fmt: str = "bf16") -> Array:
         """Ridge point (FLOP/B): the arithmetic intensity at which compute and memory take equally long."""

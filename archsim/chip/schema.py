@@ -233,4 +233,5 @@ def _chip(file: ChipFile, generation: Generation, dram: Technology | None, path:
         generation=generation,
         sources=(*sources_of(file.sources, path), *(() if dram is None else dram.sources)),
         network=None if file.network is None else array(file.network.bandwidth),
+        partitioned=file.cache.partitioned,
     )

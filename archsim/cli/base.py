@@ -10,7 +10,7 @@ import typer
 from archsim import __version__
 
 MOST_POINTS = 100_000
-INFEASIBLE, MISTAKE = 1, 2  # exit codes
+INFEASIBLE, MISTAKE, BROKEN = 1, 2, 3  # exit codes
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -59,9 +59,19 @@ def main(
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turns what users can mend into lines on stderr and exit code 2; never a traceback for a mistake in a file."""
+    """Turns what users can mend into lines on stderr and exit code 2; never a traceback for a mistake in a file.
+
+    A number that the program owes and has not is its own mistake: exit code 3, and what to report.
+    """
     try:
         yield
+    except ArithmeticError as error:
+        from archsim.arrays import BrokenModel
+
+        if not isinstance(error, BrokenModel):
+            raise
+        typer.echo(f"archsim: {error}: a mistake in archsim {__version__}; please report it with your files", err=True)
+        raise typer.Exit(BROKEN) from None
     except Exception as error:
         lines = _lines_of(error)
         if lines is None:

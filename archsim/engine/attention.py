@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from archsim.arrays import Array, Inputs, array, blocked, ceil_to, fastest, soft_maximum, where_positive
+from archsim.arrays import Array, Inputs, array, blocked, cached, ceil_to, fastest, soft_maximum, where_positive
 from archsim.chip.constants import ATTENTION_SPLITS, ContextAttention, GenerationAttention
 from archsim.chip.model import Chip
 from archsim.engine.cost import chain
@@ -32,7 +32,7 @@ CONTEXT = ("compute", "memory", "quantization", "occupancy", "clock", "on_chip",
 
 def generation(kernel: Kernel, chip: Chip, constants: GenerationAttention) -> tuple[Array, dict[str, Array]]:
     """Seconds and parts of attention of `queries` tokens a sequence over `tokens` cached in all."""
-    names = ("sequences", "queries", "tokens", "length", "heads", "width", "value")
+    names = ("sequences", "queries", "tokens", "length", "heads", "width", "value", "resident")
     inputs = _chip(chip, kernel) | {name: kernel.dims[name] for name in names if name in kernel.dims}
     shared = kernel.kind == "mla_generation"
     inputs["kv_heads"] = array(1.0) if shared else kernel.dims["kv_heads"]
@@ -108,7 +108,8 @@ class _Generation:
         self.outputs = x["sequences"] * x["queries"] * x["heads"]
         self.compute = x["tokens"] * (2.0 * x["queries"] * x["heads"] * (x["width"] + x["value"]) / x["peak"])
         small = IO * self.outputs * (x["width"] + x["value"])
-        self.traffic = x["tokens"] * (self.elements * x["kv_heads"] * kv) + small
+        cache = x["tokens"] * (self.elements * x["kv_heads"] * kv)
+        self.traffic = (cached(cache, x["resident"]) if "resident" in x else cache) + small
 
     def evaluate(self) -> tuple[Array, ...]:
         """Seconds, then the parts in the order of GENERATION, then the fixed part."""

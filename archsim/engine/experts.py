@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archsim.arrays import Array, Inputs, array, blocked, fastest, soft_maximum, where_positive
+from archsim.arrays import Array, Inputs, array, blocked, cached, fastest, soft_maximum, where_positive
 from archsim.chip.constants import EXPERT_TILES, Experts
 from archsim.chip.model import Chip
 from archsim.engine.cost import chain
@@ -63,9 +63,15 @@ def imbalance(rows: Array, ranks: Array) -> Array:
 
 
 def load(dims: Inputs) -> dict[str, Array]:
-    """What the busiest rank has to do: rows, their mean over ranks, touched experts, and tokens present."""
+    """What the busiest rank has to do: rows, their mean over ranks, touched experts, and tokens present.
+
+    Where a routing is known (a benchmark draws its own), `known_rows` and `known_touched` are the first and third.
+    """
     rows = dims["tokens"] * dims["top_k"]
     ranks = dims["expert_ranks"]
+    if "known_rows" in dims:
+        known = {"rows": dims["known_rows"], "touched": dims["known_touched"]}
+        return {**known, "mean_rows": np.minimum(rows / ranks, known["rows"]), "present": dims["tokens"]}
     factor = np.minimum(imbalance(rows, ranks) * dims["hottest"], ranks)
     touched = distinct_experts(dims["tokens"], dims["all_experts"], dims["top_k"], dims["skew"]) / ranks
     busiest = np.minimum(touched * np.minimum(factor, 1.3), dims["experts"])
@@ -86,6 +92,8 @@ def experts(kernel: Kernel, chip: Chip, constants: Experts) -> tuple[Array, dict
         "bandwidth": chip.memory.bandwidth,
         "cores": chip.cores,
     }
+    if "resident" in d:
+        inputs["resident"] = d["resident"]
     form = _Experts(constants, kernel.weight.bytes, max(kernel.weight.bytes, kernel.input.bytes))
     seconds, *parts = blocked(form.evaluate, inputs)
     return seconds, dict(zip((*LEVELS, "fixed"), parts, strict=True))
@@ -101,7 +109,13 @@ def experts_bytes(kernel: Kernel) -> Array:
 
 
 def _traffic(x: Inputs, weight: float) -> Array:
-    return x["touched"] * x["matrices"] * x["hidden"] * x["width"] * weight + _in_and_out(x)
+    weights = x["touched"] * x["matrices"] * x["hidden"] * x["width"] * weight
+    return _from_memory(x, weights) + _in_and_out(x)
+
+
+def _from_memory(x: Inputs, weights: Array) -> Array:
+    """Bytes of weights as memory sees them; a micro-benchmark finds a share `resident` of them in the cache."""
+    return cached(weights, x["resident"]) if "resident" in x else weights
 
 
 def _in_and_out(x: Inputs) -> Array:
@@ -184,6 +198,6 @@ class _Experts:
         if self.c.feed is not None:
             step = np.maximum(step, (np.minimum(tile, each) + COLUMNS) * depth * self.operand / self.c.feed)
         cores = waves * step + (waves - 1.0) * self.c.wave
-        memory = x["touched"] * columns * depth * self.weight / (x["bandwidth"] * self.c.memory)
+        memory = _from_memory(x, x["touched"] * columns * depth * self.weight) / (x["bandwidth"] * self.c.memory)
         joined = soft_maximum(cores, memory, self.c.overlap)
         return cores, memory, joined, tiles / x["cores"] * work, waves * work, self.c.depth * depth / 64.0

@@ -2,7 +2,8 @@
 
 One core computes a tile of `rows x columns` over `depth` of K; tiles come in waves over the cores. A library chooses
 the tile and the number of K splits for each shape; here the fastest of the menu is taken, which emulates it. Compute
-and memory overlap up to a soft maximum. Form and constants: `docs/models.md`.
+and memory overlap up to a soft maximum. Form and constants: `docs/models.md`. A dimension `resident`, the share of
+the operands that the cache still holds, exists in micro-benchmarks only: no step of a model finds its weights there.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archsim.arrays import Array, Inputs, blocked, ceil_to, fastest, soft_maximum, where_positive
+from archsim.arrays import Array, Inputs, blocked, cached, ceil_to, fastest, soft_maximum, where_positive
 from archsim.chip.constants import SPLITS, Gemm
 from archsim.chip.model import Chip
 from archsim.engine.cost import chain
@@ -39,6 +40,8 @@ def gemm(kernel: Kernel, chip: Chip, constants: Gemm) -> tuple[Array, dict[str, 
         "cores": chip.cores,
         "clock": chip.clock,
     }
+    if "resident" in d:
+        inputs["resident"] = d["resident"]
     shape = _Shape(constants, kernel.weight.bytes, kernel.input.bytes)
     seconds, *parts = blocked(shape.evaluate, inputs)
     return seconds, dict(zip((*LEVELS, "fixed"), parts, strict=True))
@@ -64,6 +67,8 @@ class _Shape:
         """Seconds, then the parts in the order of LEVELS, then the fixed part."""
         core = _Core(self.c, x, self._operand())
         traffic = x["batch"] * (x["n"] * x["k"] * self.weight + x["m"] * (x["k"] * self.input + x["n"] * OUTPUT))
+        if "resident" in x:
+            traffic = cached(traffic, x["resident"])
         choice = self._choose(x, core, traffic)
         busy, fixed, levels = self._levels(x, core, traffic, *choice)
         parts = chain(levels, fixed)

@@ -80,13 +80,13 @@ def price(kernel: Kernel, chip: Chip, stack: str) -> Cost:
 
     Raises KeyError when the chip's generation has no constants for it.
     """
-    seconds, parts = _timed(kernel, chip, stack)
+    seconds, parts = timed(kernel, chip, stack)
     if kernel.kind in ("all_reduce", "all_to_all"):
         return Cost(seconds, parts, link_bytes=link_bytes(kernel), energy=chip.power.active * seconds)
     return throttled(seconds, parts, work(kernel, chip), chip)
 
 
-def _timed(kernel: Kernel, chip: Chip, stack: str) -> Timed:
+def timed(kernel: Kernel, chip: Chip, stack: str) -> Timed:
     """Seconds and parts of a kernel, and of the variant that its library picks wherever the case for it is given."""
     timing, as_class = FORMS[kernel.kind]
     names, generation = _formats(kernel), chip.generation

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.arrays import Array, array
+from archsim.arrays import Array, BrokenModel, array
 from archsim.economics.money import wall_power
 from archsim.explore.evaluate import Answer, cached_input_cost, margin_of, revenue_per_hour, revenue_per_megawatt
 from archsim.explore.scenario import Scenario
@@ -190,6 +190,36 @@ def metrics_of(scenario: Scenario, mode: str) -> dict[str, tuple[str, str, Metri
     cached = mode == "steady" and bool((scenario.cached > 0).any())
     unknown = {"cached_input_cost"} if scenario.prices is not None and not cached else set()
     return METRICS | ({} if scenario.prices is None else {name: PRICED[name] for name in PRICED if name not in unknown})
+
+
+def why_undefined(scenario: Scenario, name: str) -> str:
+    """Why a metric may be undefined at a feasible point; empty for one that never is."""
+    if name in ("cost_per_token", "output_cost", "input_cost", "margin") and not _priced(scenario):
+        return "no price is known of the chip; give `economics: {rent: 3 USD/h}`"
+    if name == "cached_input_cost" and not (scenario.cached > 0).all():
+        return "nothing is cached"
+    return "no price is known of the chip" if name == "cached_input_cost" and not _priced(scenario) else ""
+
+
+def check_defined(result: Result, name: str, values: Array) -> str:
+    """Why a metric is undefined at some feasible point, if it is and may be; values have the result's shape.
+
+    Raises BrokenModel, with the metric and the point, where it is undefined and must not be.
+    """
+    missing = result.feasible & ~np.isfinite(values)
+    if not missing.any():
+        return ""
+    reason = why_undefined(result.scenario, name)
+    if not reason:
+        index = int(np.argmax(missing))
+        asked = {
+            axis: float(getattr(result.answer, axis).ravel()[0])
+            for axis in ("batch", "context", "input", "output")
+            if hasattr(result.answer, axis)
+        }
+        at = ", ".join(f"{axis} {value:.15g}" for axis, value in (asked | result.point(index)).items())
+        raise BrokenModel(f"{name} is {values.ravel()[index]} at {at} of {result.scenario.name!r} ({result.mode})")
+    return reason
 
 
 def objective(scenario: Scenario, mode: str) -> tuple[str, float]:

@@ -1,7 +1,7 @@
 """The file of a scenario: one model, pools of chips, a mapper, a runtime, and a question."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -204,7 +204,7 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
     system = System(pools)
     given = None if file.split is None else split_of(**file.split.model_dump())
     try:
-        proposed = given or mapper.propose(model, system.main)
+        proposed = given or runnable(runtime, model, mapper.propose(model, system.main))
     except ValueError as error:
         raise CatalogError([document.mark("mapper").fault(str(error))]) from error
     try:
@@ -233,6 +233,16 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         terms=file.economics,
         prices=file.prices,
     )
+
+
+def runnable(runtime: Runtime, model: Model, proposed: Split) -> Split:
+    """The proposals that a runtime can run. Raises ValueError where there are none."""
+    if runtime.shares_context(model):
+        return proposed
+    kept = proposed.context == 1
+    if not kept.any():
+        raise ValueError(f"{runtime.name} has no context ranks for {model.name}, and nothing else is proposed")
+    return Split(**{item.name: getattr(proposed, item.name)[kept] for item in fields(Split)})
 
 
 def _capped(chip: Chip, cap: float | None) -> Chip:

@@ -1,7 +1,8 @@
 """Mappers propose splits and never price them.
 
 A mapper file names a strategy: a Python file of the catalogue with a function
-`propose(model, pool, degrees) -> list[dict[str, int]]`. Built-in strategies and a user's load by this one route.
+`propose(model, pool, degrees) -> list[dict[str, int]]`, and if it likes `looked_at(model, pool, degrees) -> str`, which
+says in words what was considered and why. Built-in strategies and a user's load by this one route.
 """
 
 import importlib.util
@@ -21,6 +22,7 @@ from archsim.workload.model import Model
 DEGREES = ("tensor", "attention_data", "expert", "data", "pipeline", "context")
 Degree = int | str | tuple[int, ...]
 Propose = Callable[[Model, Pool, Mapping[str, Degree]], list[dict[str, int]]]
+LookedAt = Callable[[Model, Pool, Mapping[str, Degree]], str]
 
 
 class MapperFile(StrictModel):
@@ -34,18 +36,32 @@ class MapperFile(StrictModel):
 
 
 @dataclass(frozen=True)
+class Strategy:
+    """What one mapper file proposes by, and how it puts that in words."""
+
+    propose: Propose
+    looked_at: LookedAt | None
+    degrees: Mapping[str, Degree]
+
+
+@dataclass(frozen=True)
 class Mapper:
     """A named source of proposals."""
 
     name: str
     describe: str
-    proposals: tuple[tuple[Propose, Mapping[str, Degree]], ...]
+    strategies: tuple[Strategy, ...]
+
+    def looked_at(self, model: Model, pool: Pool) -> list[str]:
+        """What its strategies say that they considered, and why; each once."""
+        said = [s.looked_at(model, pool, s.degrees) for s in self.strategies if s.looked_at is not None]
+        return list(dict.fromkeys(text for text in said if text))
 
     def propose(self, model: Model, pool: Pool) -> Split:
         """Every proposed split, once, along axis 0 of its arrays; legal ones only if there are any."""
         found: dict[tuple[int, ...], None] = {}
-        for strategy, degrees in self.proposals:
-            for split in strategy(model, pool, degrees):
+        for strategy in self.strategies:
+            for split in strategy.propose(model, pool, strategy.degrees):
                 found[tuple(int(split.get(degree, 1)) for degree in DEGREES)] = None
         if not found:
             raise ValueError(
@@ -70,15 +86,15 @@ def load_mapper(name: str, mark: Mark | None = None) -> Mapper:
                 for key in unknown
             ]
         )
-    proposals: list[tuple[Propose, Mapping[str, Degree]]] = []
+    strategies: list[Strategy] = []
     for other in file.union:
-        proposals.extend(load_mapper(other, document.mark("union")).proposals)
+        strategies.extend(load_mapper(other, document.mark("union")).strategies)
     if file.degrees or not file.union:
-        proposals.append((_strategy(document, file.strategy), file.degrees))
-    return Mapper(file.name, file.describe, tuple(proposals))
+        strategies.append(_strategy(document, file.strategy, file.degrees))
+    return Mapper(file.name, file.describe, tuple(strategies))
 
 
-def _strategy(document: Document, name: str) -> Propose:
+def _strategy(document: Document, name: str, degrees: Mapping[str, Degree]) -> Strategy:
     """Loads `propose` from the Python file beside the one that names it, or of the catalogue."""
     source = Path(document.mark("strategy").file).parent / f"{name}.py"
     folders = [document.path.parent, *roots("mappers")]
@@ -97,9 +113,9 @@ def _strategy(document: Document, name: str) -> Propose:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        propose: Propose = module.propose
+        strategy = Strategy(module.propose, getattr(module, "looked_at", None), degrees)
     except Exception as error:  # a user's file may fail in any way; it is refused with its reason
         raise CatalogError(
             [document.mark("strategy").fault(f"{source.name}: {type(error).__name__}: {error}")]
         ) from error
-    return propose
+    return strategy

@@ -8,6 +8,7 @@ from pydantic import Field
 from archsim.catalog import Mark, StrictModel, fetch, validate
 from archsim.fields import Bytes, Count, Fraction, Seconds
 from archsim.sources import Source, SourceEntry, check_sources, sources_of
+from archsim.workload.model import LatentAttention, Model, Recurrent
 from archsim.yamlmarks import shown
 
 
@@ -52,6 +53,9 @@ class RuntimeFile(StrictModel):
     )
     graphed: Literal["decode", "all", "none"] = "all"
     all_reduce: Literal["custom", "nccl"] = Field("custom", description="own kernels as far as they reach, or NCCL")
+    context_ranks: Literal["any", "latent", "none"] = Field(
+        "any", description="attention whose KV cache ranks may share in decode; mappers' proposals keep to it"
+    )
     host: HostFile = HostFile()
     prefill: PrefillFile = PrefillFile()
     memory: MemoryPolicy = MemoryPolicy()
@@ -69,6 +73,7 @@ class Runtime:
     quantizers: dict[str, tuple[str, ...]]
     graphed: str
     all_reduce: str
+    context_ranks: str
     host: HostFile
     chunk: int
     utilization: float
@@ -79,6 +84,13 @@ class Runtime:
     def fused(self, operator: str) -> bool:
         """Whether an elementwise operator is part of its neighbour."""
         return "*" in self.fuses or operator in self.fuses
+
+    def shares_context(self, model: Model) -> bool:
+        """Whether it has context ranks for every layer of a model that caches keys and values."""
+        mixers = [block.attention for block in model.blocks.values()]
+        cached = [mixer for mixer in mixers if mixer is not None and not isinstance(mixer, Recurrent)]
+        latent = all(isinstance(mixer, LatentAttention) for mixer in cached)
+        return self.context_ranks == "any" or (self.context_ranks == "latent" and latent)
 
     def eager(self, prefills: bool) -> bool:
         """Whether a step is launched kernel by kernel."""
@@ -98,6 +110,7 @@ def load_runtime(name: str, mark: Mark | None = None) -> Runtime:
         quantizers=file.quantizers,
         graphed=file.graphed,
         all_reduce=file.all_reduce,
+        context_ranks=file.context_ranks,
         host=file.host,
         chunk=file.prefill.chunk,
         utilization=file.memory.utilization,

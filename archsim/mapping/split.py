@@ -1,6 +1,7 @@
 """Split: how many ways each kind of parallelism divides the work, and which splits a model allows."""
 
 from dataclasses import dataclass, field
+from math import gcd
 
 import numpy as np
 
@@ -98,6 +99,16 @@ def legality(model: Model, s: Split, chips: Array) -> Array:
         broken = _first(broken, copies % s.context != 0, 9)
     broken = _first(broken, s.pipeline > model.layers, 8)
     return _first(broken, s.chips != chips, 7)
+
+
+def kv_copies(model: Model, tensor: int) -> int:
+    """Tensor ranks that hold the same KV heads in every layer that has a KV cache: the most context ranks."""
+    heads = [
+        getattr(block.attention, "kv_heads", 1)
+        for block in model.blocks.values()
+        if block.attention is not None and not isinstance(block.attention, Recurrent)
+    ]
+    return gcd(*(tensor // min(tensor, kv) for kv in heads)) if heads else 1
 
 
 def _mixer(broken: Array, mixer: Mixer | None, s: Split) -> Array:

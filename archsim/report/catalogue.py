@@ -266,13 +266,15 @@ def _mapper_tables(name: str, model: str, chip: str, count: int) -> list[Table]:
     document = fetch("mappers", name)
     file = validate(MapperFile, document)
     rules = tuple((degree.replace("_", " "), RULES.get(str(rule), str(rule))) for degree, rule in file.degrees.items())
+    loaded, machine, mapper = load_model(model), load_chip(chip), load_mapper(name)
+    pool = Pool(machine, array(count))
     facts = [
         ("what it proposes", file.describe),
         ("strategy", f"{file.strategy}.py"),
         ("adds those of", ", ".join(file.union)),
+        ("here", "; ".join(mapper.looked_at(loaded, pool))),
     ]
-    loaded, machine = load_model(model), load_chip(chip)
-    split = load_mapper(name).propose(loaded, Pool(machine, array(count)))
+    split = mapper.propose(loaded, pool)
     count_of = {name: np.broadcast_to(getattr(split, name), split.chips.shape) for name in DEGREES}
     plans = tuple(
         (split_label({name: float(own[index]) for name, own in count_of.items()}),) for index in range(split.chips.size)
@@ -300,6 +302,10 @@ def _runtime_tables(runtime: Runtime) -> list[Table]:
         ("fuses", "every small kernel" if "*" in runtime.fuses else ", ".join(runtime.fuses)),
         ("prefill chunk", f"{runtime.chunk:,} tokens of a step at the most"),
         ("all-reduce", "NCCL" if runtime.all_reduce == "nccl" else "its own kernels as far as they reach, then NCCL"),
+        (
+            "context ranks",
+            {"any": "for any attention", "latent": "for latent attention", "none": ""}[runtime.context_ranks],
+        ),
         ("memory used", _memory_used(runtime)),
     ]
     host = tuple(

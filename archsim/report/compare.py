@@ -15,7 +15,7 @@ from archsim import __version__
 from archsim.engine.cost import ALL_PARTS
 from archsim.engine.lanes import GAPS
 from archsim.explore.evaluate import StepAnswer, chip_rate, dollars_per_second
-from archsim.explore.result import METRICS, Result
+from archsim.explore.result import METRICS, Result, check_defined
 from archsim.report.document import UNITS, clean
 from archsim.report.page import Figures, environment
 from archsim.report.point import Point, main_point, single
@@ -262,15 +262,19 @@ def to_html(found: Sequence[Compared], command: str) -> str:
                 "parts": [(item.title, figure, difference_table(item, False)) for item, figure in both],
             }
         )
-    return environment().get_template("compare.html").render(
-        title=" and ".join(item.name for item in found) if len(found) == 2 else f"{len(found)} scenarios",
-        table=side_by_side(found),
-        refusals=[refusal_lines(item.point) for item in found if not item.feasible],
-        chapters=chapters,
-        command=command,
-        version=__version__,
-        figures=figures.as_json(),
-        plotly=Markup(get_plotlyjs()),
+    return (
+        environment()
+        .get_template("compare.html")
+        .render(
+            title=" and ".join(item.name for item in found) if len(found) == 2 else f"{len(found)} scenarios",
+            table=side_by_side(found),
+            refusals=[refusal_lines(item.point) for item in found if not item.feasible],
+            chapters=chapters,
+            command=command,
+            version=__version__,
+            figures=figures.as_json(),
+            plotly=Markup(get_plotlyjs()),
+        )
     )
 
 
@@ -289,7 +293,10 @@ def _answer(item: Compared) -> Mapping[str, object]:
     base: dict[str, object] = {"name": item.name, "file": item.point.scenario.file, "feasible": item.feasible}
     if not item.feasible:
         return base | {"reason": item.point.result.reason_at(item.point.index)}
-    metrics = {name: {"unit": UNITS[METRICS[name][0]], "value": item.point.metric(name)} for name in METRIC_ROWS}
+    point = item.point
+    metrics = {name: {"unit": UNITS[METRICS[name][0]], "value": point.metric(name)} for name in METRIC_ROWS}
+    for name in METRIC_ROWS:
+        check_defined(point.alone, name, point.alone.metric(name))
     plan = split_of(item.point.scenario.split)
     return base | {"plan": plan, "metrics": metrics, "tpot_parts": item.parts, "cost_factors": item.factors}
 

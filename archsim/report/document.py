@@ -8,9 +8,10 @@ import numpy as np
 
 from archsim import __version__
 from archsim.explore.evaluate import chip_rate
-from archsim.explore.result import METRICS, Result, metrics_of
+from archsim.explore.result import METRICS, Result, check_defined, metrics_of
 from archsim.explore.scenario import Scenario
 from archsim.mapping.mapper import DEGREES
+from archsim.report.choice import choice_sentences
 from archsim.report.point import Point, Proposal, main_point, single
 from archsim.report.prices import price_metrics
 from archsim.report.rests import assumptions
@@ -39,8 +40,9 @@ Json = object
 def to_json(*results: Result) -> str:
     """Results of one scenario as JSON text.
 
-    Numbers are SI, prices USD per million tokens. What is undefined is null, and `reasons` says why, point by point.
-    Arrays have the shape of `axes`, in the order of `axis_order`.
+    Numbers are SI, prices USD per million tokens. What is undefined is null: `reasons` says why, point by point, and
+    `undefined` of a metric why it is so at points that are feasible. Arrays have the shape of `axes`, in the order of
+    `axis_order`. Raises BrokenModel where a metric has no number at a feasible point and no reason.
     """
     data = {
         "archsim": SCHEMA,
@@ -119,7 +121,9 @@ def _answer(result: Result) -> Json:
 
 def _metric(result: Result, name: str) -> Json:
     dimension, meaning, _ = metrics_of(result.scenario, result.mode)[name]
-    return {"unit": UNITS[dimension], "meaning": meaning, "values": result.metric(name)}
+    values = result.metric(name)
+    reason = check_defined(result, name, values)
+    return {"unit": UNITS[dimension], "meaning": meaning, "values": values} | ({"undefined": reason} if reason else {})
 
 
 def _source(source: Source) -> Json:
@@ -135,6 +139,7 @@ def _best(point: Point) -> Json:
         "at": point.result.point(point.index),
         "sentence": sentence(point),
         "slo": slo_sentence(point.result) or None,
+        "choice": choice_sentences(point),
         "metrics": {name: point.metric(name) for name in METRICS} | price_metrics(point),
         "steps": [_step(step) for step in steps_of(point)],
         "memory": {

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from archsim.engine.cost import ALL_PARTS
 from archsim.fields import Quantity
+from archsim.report.choice import choice_sentences
 from archsim.report.formulas import Line, quantity
 from archsim.report.kernels import KernelLines, explain_kernel
 from archsim.report.memory import memory_lines
@@ -147,8 +148,8 @@ def _units(family: type[BaseModel]) -> dict[str, str]:
 
 def as_text(point: Point, sections: list[Section]) -> str:
     """An explanation as text for the terminal."""
-    head = sentence(point) if point.feasible else ""
-    return "\n".join([*([head] if head else []), *(_section(section) for section in sections)])
+    head = [sentence(point), *choice_sentences(point)] if point.feasible else []
+    return "\n".join([*head, *(_section(section) for section in sections)])
 
 
 def _section(section: Section) -> str:

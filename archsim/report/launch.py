@@ -142,7 +142,7 @@ def vllm(scenario: Scenario, wanted: Wanted) -> Launch:
     launch.add("--enable-expert-parallel", when=wanted.routed and wanted.expert == wanted.ranks > 1)
     launch.add("--decode-context-parallel-size", wanted.context, when=wanted.context > 1)
     _weights(scenario, launch, online=True)
-    cache = _cache(scenario, launch, {"fp8": "fp8"})
+    cache = _cache(scenario, launch, {"fp8": "fp8", "nvfp4": "nvfp4"})
     launch.add("--kv-cache-dtype", cache, when=cache is not None)
     sequences = wanted.sequences(wanted.attention_data * wanted.data)
     launch.add("--max-num-seqs", sequences, when=sequences is not None)
@@ -172,7 +172,9 @@ def sglang(scenario: Scenario, wanted: Wanted) -> Launch:
     launch.add("--context-length", wanted.length, when=wanted.length is not None)
     launch.add("--chunked-prefill-size", scenario.runtime.chunk * wanted.attention_data)
     launch.add("--mem-fraction-static", float(scenario.runtime.utilization))
-    launch.note(f"CP{wanted.context} of the KV cache in decode has no flag", when=wanted.context > 1)
+    latent = scenario.runtime.shares_context(scenario.model)
+    launch.add("--dcp-size", wanted.context, when=latent and wanted.context > 1)
+    launch.note(f"CP{wanted.context} is for latent attention only there", when=not latent and wanted.context > 1)
     _replicas(launch, wanted.data if shared else 1)
     return launch
 

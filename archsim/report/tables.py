@@ -11,6 +11,7 @@ from archsim.engine.cost import ALL_PARTS
 from archsim.engine.lanes import GAPS
 from archsim.explore.evaluate import chip_rate
 from archsim.explore.result import Result
+from archsim.report.choice import choice_sentences
 from archsim.report.formulas import quantity
 from archsim.report.memory import MEANINGS, NAMES
 from archsim.report.point import Point, columns, degrees_at, single
@@ -127,7 +128,8 @@ def proposal_table(point: Point, most: int = 12) -> Table:
         metrics.append(shown("memory_utilization", values["memory_utilization"]))
         rows.append((split_label(proposal.degrees), *metrics, note))
     left = len(point.proposals) - len(rows)
-    caption = f"{counted(left, 'more proposal')} of the mapper rank lower." if left > 0 else ""
+    more = [f"{counted(left, 'more proposal')} of the mapper rank lower."] if left > 0 else []
+    caption = " ".join([*more, *choice_sentences(point)])
     heads = ("plan", "TPOT", "TTFT", "output a chip", "$/Mtok out" if point.mode == "step" else "$/Mtok", "memory", "")
     return Table("The plan and its alternatives", heads, tuple(rows), caption, 1, frozenset({0}), frozenset({6}))
 
