@@ -23,7 +23,14 @@ GAPS = {
     "dependency": "waiting for something that itself waited",
     "bubble": "before the first task",
     "no_work": "after the last task",
+    "to_ffn": "waiting for activations on their way to the other pool",
+    "ffn": "waiting for the other pool",
+    "ffn_link": "waiting for a transfer inside the other pool",
+    "from_ffn": "waiting for results on their way back",
+    "queue": "waiting for a turn at chips that several groups share",
+    "other_layers": "pinned to one layer, while others run",
 }
+APART = ("to_ffn", "ffn", "ffn_link", "from_ffn", "queue")  # lanes of another pool, and of the links to it
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +43,8 @@ class Timed:
     after: tuple[int, ...]
     wide: bool = False  # knows more axes than most: added last, so that a grid is touched once
     batch: int = 0  # micro-batch
+    pinned: bool = False  # its lane is one of its layer alone
+    wait: Array | None = None  # for a turn at a pinned lane that others share
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +96,7 @@ def run(
     """
     clock = _Clock(host)
     for block, count in sequence:
-        if _is_chain(blocks[block]):
+        if _is_chain(blocks[block]) and not any(task.pinned for task in blocks[block]):
             clock.chain(block, blocks[block], count, launch.get(block))
         else:
             clock.play(block, blocks[block], count, launch.get(block))
@@ -137,6 +146,20 @@ class _Kept:
     free: Mapping[str, Array]
     done: Mapping[tuple[str, int], Work]
     gaps: Mapping[str, Mapping[str, Array]]
+    layers: Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class _Past:
+    """A task that ran: its lane, when it could have started at the earliest and when it ended, and what it waited for.
+
+    What came `before` is known where a task waits for one other.
+    """
+
+    lane: str
+    ready: Array
+    end: Array
+    before: "_Past | None"
 
 
 @dataclass(eq=False)
@@ -152,6 +175,8 @@ class _Clock:
     launches: dict[int, Cost] = field(default_factory=dict)
     ends: dict[int, Array] = field(default_factory=dict)
     pending: dict[str, dict[str, Array]] = field(default_factory=dict)
+    past: dict[int, _Past] = field(default_factory=dict)  # the last task of each micro-batch
+    layers: dict[str, int] = field(default_factory=dict)  # that have a pinned lane of this name
 
     def __post_init__(self) -> None:
         self.end = self.host
@@ -181,6 +206,7 @@ class _Clock:
         self.period[block] = length / count if launch is None else np.maximum(length / count, launch)
         self.end = self.end + length if wait is ZERO else self.end + length + wait
         self.ends.clear()
+        self.past.clear()
         for lane in self.free:
             if lane != "host":
                 self.free[lane] = self.end
@@ -231,27 +257,61 @@ class _Clock:
         if launch is not None:
             self.free["host"] = self.free["host"] + launch
             self._do("host", self._launch(launch))
-        ends: list[Array] = []
-        last: dict[int, Array] = {}
+        done: list[_Past] = []
+        own: dict[str, Array] = {}  # when lanes pinned to this layer are free
+        last: dict[int, _Past] = {}
         for task in tasks:
             waits = [(self.ends.get(task.batch, self.end), "dependency")]
             if launch is not None:
                 waits.append((self.free["host"], "host"))
-            waits += [(ends[index], tasks[index].lane) for index in task.after]
-            start = functools.reduce(np.maximum, (time for time, _ in waits))
-            if task.lane not in self.free:
-                self._open(task.lane, self.host)
-                waits = [(time, "host" if cause == "host" else "bubble") for time, cause in waits]
-            self._flush(task.lane)
-            start = np.maximum(start, self.free[task.lane])
-            self._gaps(task.lane, waits, start - self.free[task.lane])
+            waits += [(done[index].end, tasks[index].lane) for index in task.after]
+            ready = functools.reduce(np.maximum, (time for time, _ in waits))
+            before = self.past.get(task.batch) if not task.after else done[task.after[0]]
+            before = before if len(task.after) < 2 else None
+            if task.wait is not None:
+                before = _Past("queue", ready, ready + task.wait, before)
+                ready = before.end
+            start = self._pinned(task, ready, own) if task.pinned else self._start(task, ready, waits, before)
             self._do(task.lane, task.cost, 1.0, task.wide)
             self._note(task, start)
-            self.free[task.lane] = start + task.cost.seconds
-            ends.append(self.free[task.lane])
-            last[task.batch] = ends[-1]
-        self.ends.update(last)
-        self.end = functools.reduce(np.maximum, last.values(), self.end)
+            end = start + task.cost.seconds
+            (own if task.pinned else self.free)[task.lane] = end
+            done.append(_Past(task.lane, ready, end, before))
+            last[task.batch] = done[-1]
+        for lane in own:
+            self.layers[lane] = self.layers.get(lane, 0) + 1
+        self.ends.update({batch: item.end for batch, item in last.items()})
+        self.past.update({batch: item for batch, past in last.items() if (item := _recent(past)) is not None})
+        self.end = functools.reduce(np.maximum, (item.end for item in last.values()), self.end)
+
+    def _pinned(self, task: Timed, ready: Array, own: Mapping[str, Array]) -> Array:
+        """When a task starts on a lane of this layer alone, which nothing before this layer has used."""
+        return np.maximum(ready, own[task.lane]) if task.lane in own else ready
+
+    def _start(
+        self, task: Timed, ready: Array, waits: Sequence[tuple[Array, str]], before: _Past | None
+    ) -> Array:
+        """When a task starts, and what its lane waited for."""
+        if task.lane not in self.free:
+            self._open(task.lane, self.host)
+            waits, before = [(time, "host" if cause == "host" else "bubble") for time, cause in waits], None
+        self._flush(task.lane)
+        free = self.free[task.lane]
+        start = np.maximum(ready, free)
+        if before is not None and before.lane in APART and task.lane not in APART:
+            self._trace(task.lane, before, free, start)
+        else:
+            self._gaps(task.lane, waits, start - free)
+        return start
+
+    def _trace(self, lane: str, before: _Past | None, free: Array, start: Array) -> None:
+        """Shares a gap among the lanes that its micro-batch went through meanwhile, last one first."""
+        until = start
+        while before is not None and before.lane != lane:
+            since = np.clip(before.ready, free, until)
+            self._gap(lane, before.lane, until - since)
+            until, before = since, before.before
+        self._gap(lane, "dependency", until - np.minimum(free, until))
 
     def _note(self, task: Timed, start: Array) -> None:
         """For a recorder: a task begins."""
@@ -263,11 +323,14 @@ class _Clock:
     def _state(self) -> "_Kept":
         """A copy to compare with later; costs and arrays never change."""
         gaps = {lane: dict(causes) for lane, causes in self.gaps.items()}
-        return _Kept(self.end, dict(self.ends), dict(self.free), dict(self.done), gaps)
+        return _Kept(self.end, dict(self.ends), dict(self.free), dict(self.done), gaps, dict(self.layers))
 
     def _repeat(self, before: "_Kept", times: int) -> None:
         """Repeats the last layer: every lane moves on by what it moved in that layer."""
         self.end = self.end + (self.end - before.end) * times
+        self.past.clear()
+        for lane, layers in self.layers.items():
+            self.layers[lane] = layers + (layers - before.layers.get(lane, 0)) * times
         for batch, now in self.ends.items():
             self.ends[batch] = now + (now - before.ends.get(batch, before.end)) * times
         for lane, now in self.free.items():
@@ -321,7 +384,21 @@ class _Clock:
                 self._gap(lane, "no_work", seconds)
             work = [item for (name, _), item in self.done.items() if name == lane]
             lanes[lane] = Lane(work, self.gaps.get(lane, {}))
+        lanes |= {lane: self._mean(lane, layers, span) for lane, layers in self.layers.items()}
         return Schedule(span, self.period, lanes)
+
+    def _mean(self, lane: str, layers: int, span: Array) -> Lane:
+        """The account of a lane that each of so many layers has for itself: the mean of all."""
+        work = [replace(item, times=item.times / layers) for (name, _), item in self.done.items() if name == lane]
+        found = Lane(work, {})
+        return Lane(work, {"other_layers": span - found.cost.seconds})
+
+
+def _recent(past: _Past | None) -> _Past | None:
+    """A task and what led to it, back to the last one of its own pool."""
+    if past is None:
+        return None
+    return replace(past, before=_recent(past.before) if past.lane in APART else None)
 
 
 @dataclass(eq=False)
