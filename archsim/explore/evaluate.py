@@ -1,30 +1,34 @@
 """Evaluation: the proposals of a scenario, priced at every point by the engine."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from archsim.arrays import Array, array
-from archsim.economics.money import Rate, per_million, rate, wall_power
+from archsim.economics.money import Rate, per_million, rate
 from archsim.economics.prices import margin, per_megawatt, revenue
 from archsim.economics.terms import HOUR
 from archsim.engine.cost import Cost
 from archsim.engine.step import PricedStep, run_step
+from archsim.explore.bill import dollars_per_second, facility_power
 from archsim.explore.scenario import Scenario
 from archsim.mapping.memory import memory_plan
 from archsim.mapping.place import Deployment, place
 from archsim.mapping.plan import MemoryPlan
-from archsim.mapping.split import legality
+from archsim.mapping.split import OTHER, legality, partner_legality
 from archsim.serving.speculation import expected_tokens
 from archsim.serving.steady import Steady, expert_layers, steady
+from archsim.workload.operators import ROLES
 from archsim.workload.step import decode, prefill
 
 
 def deployment_of(scenario: Scenario) -> Deployment:
     """What a scenario deploys."""
     s = scenario
-    return Deployment(s.model, s.precision, s.split, s.chip, s.runtime, s.skew, s.options)
+    partner = s.partner if s.partner is not None and s.partner.job == "roles" else None
+    return Deployment(s.model, s.precision, s.split, s.chip, s.runtime, s.skew, s.options, partner)
 
 
 def energy(step: PricedStep, deployment: Deployment) -> Array:
@@ -33,6 +37,18 @@ def energy(step: PricedStep, deployment: Deployment) -> Array:
     if step.plan.flight is not None:
         total = total.scaled(step.busy)
     return total.energy + deployment.chip.power.idle * (step.turnaround - total.seconds)
+
+
+def away_energy(step: PricedStep, deployment: Deployment) -> Array:
+    """Joules of one chip of the other pool over a step; chips that are left over idle."""
+    partner, other = deployment.partner, deployment.split.partner
+    if partner is None or other is None:
+        return array(0.0)
+    idle = partner.chip.power.idle
+    work = step.away()
+    own = work.energy + idle * np.maximum(step.turnaround - work.seconds, 0.0)
+    used = np.minimum(other.chips / partner.count, 1.0)
+    return used * own + (1.0 - used) * idle * step.turnaround
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +120,13 @@ class StepAnswer:
 
     @cached_property
     def power(self) -> Array:
-        """Mean board power (W) of a chip in decode."""
+        """Mean board power (W) of a chip of the main pool in decode."""
         return energy(self.decode, self.deployment) / self.decode.turnaround
+
+    @cached_property
+    def partner_power(self) -> Array:
+        """Mean board power (W) of a chip of the other pool."""
+        return away_energy(self.decode, self.deployment) / self.decode.turnaround
 
     @property
     def total(self) -> Cost:
@@ -172,9 +193,18 @@ class SteadyAnswer:
 
     @cached_property
     def power(self) -> Array:
-        """Mean board power (W) of a chip over decode and mixed steps."""
-        plain = energy(self.loop.decode, self.deployment) / self.loop.decode.turnaround
-        mixed = self.loop.at_joined(energy(self.loop.mixed, self.deployment)) / self.loop.mixed_seconds
+        """Mean board power (W) of a chip of the main pool over decode and mixed steps."""
+        return self._mean(energy)
+
+    @cached_property
+    def partner_power(self) -> Array:
+        """Mean board power (W) of a chip of the other pool."""
+        return self._mean(away_energy)
+
+    def _mean(self, joules: Callable[[PricedStep, Deployment], Array]) -> Array:
+        """Watts over decode and mixed steps."""
+        plain = joules(self.loop.decode, self.deployment) / self.loop.decode.turnaround
+        mixed = self.loop.at_joined(joules(self.loop.mixed, self.deployment)) / self.loop.mixed_seconds
         return plain + (mixed - plain) * self.loop.mixed_time
 
     def cost(self) -> dict[str, Array]:
@@ -212,18 +242,15 @@ Answer = StepAnswer | SteadyAnswer
 
 
 def chip_rate(answer: Answer) -> Rate:
-    """What one chip costs an hour at its mean power."""
+    """What one chip of the main pool costs an hour at its mean power."""
     return rate(answer.deployment.chip, answer.scenario.terms, answer.power)
 
 
 def _per_million(answer: Answer, tokens_per_second: Array) -> Array:
     """USD per million tokens, if the whole system were paid by them."""
-    return per_million(chip_rate(answer).hourly, answer.scenario.chips, tokens_per_second)
-
-
-def dollars_per_second(answer: Answer) -> Array:
-    """USD a second of the whole system."""
-    return chip_rate(answer).hourly / 3600.0 * answer.scenario.chips
+    if answer.scenario.partner is None:
+        return per_million(chip_rate(answer).hourly, answer.scenario.chips, tokens_per_second)
+    return dollars_per_second(answer) / tokens_per_second * 1e6
 
 
 def revenue_per_hour(answer: Answer) -> Array:
@@ -247,8 +274,7 @@ def margin_of(answer: Answer) -> Array:
 
 def revenue_per_megawatt(answer: Answer) -> Array:
     """USD an hour for a megawatt of facility power."""
-    watts = wall_power(answer.power, answer.scenario.terms) * answer.scenario.chips
-    return per_megawatt(revenue_per_hour(answer), watts)
+    return per_megawatt(revenue_per_hour(answer), facility_power(answer))
 
 
 def cached_input_cost(answer: Answer) -> Array:
@@ -260,7 +286,15 @@ def cached_input_cost(answer: Answer) -> Array:
 
 def legal(scenario: Scenario) -> Array:
     """Index of the first rule each proposed split breaks; 0 where it breaks none."""
-    return legality(scenario.model, scenario.split, scenario.chips)
+    model, split, partner = scenario.model, scenario.split, scenario.partner
+    if partner is None or split.partner is None:
+        return legality(model, split, scenario.chips)
+    if partner.job != "roles":
+        own = legality(model, split, scenario.chips)
+        theirs = legality(model if partner.job == "prefill" else scenario.drafter or model, split.partner, partner.count)
+        return np.where(own == 0, np.where(theirs == 0, 0.0, float(OTHER[7])), own)
+    own = legality(model, split, scenario.chips, frozenset(ROLES) - partner.roles)
+    return np.where(own == 0, partner_legality(model, split.partner, partner, partner.count), own)
 
 
 def evaluate_step(scenario: Scenario) -> StepAnswer:

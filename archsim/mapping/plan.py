@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from archsim.arrays import Array
+from archsim.chip.model import Chip
 from archsim.mapping.split import Split
 from archsim.units import Format
 
@@ -15,7 +16,8 @@ class Kernel:
     """What one rank executes at once: one or more fused operators, or one collective.
 
     `dims` are those of its rank. `weight` and `input` are the formats in memory, `compute` the matrix format used;
-    `library` is the one a collective is taken from, where the runtime has a choice.
+    `library` is the one a collective is taken from, where the runtime has a choice. `pool` is the other pool where the
+    kernel runs there.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Kernel:
     compute: str
     operators: tuple[str, ...]
     library: str = ""
+    pool: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +49,8 @@ class Task:
 class MemoryPlan:
     """What each chip of a pool holds (bytes), of what capacity, and for how much it falls short.
 
-    `kv_per_sequence` and `state_per_sequence` are the KV cache and the constant state of one sequence on a rank.
+    `kv_per_sequence` and `state_per_sequence` are the KV cache and the constant state of one sequence on a rank. `partner`
+    is what the chips of another pool hold that runs a part of the model.
     """
 
     parts: Mapping[str, Array]
@@ -54,6 +58,7 @@ class MemoryPlan:
     kv_per_sequence: Array
     sequences: Array
     state_per_sequence: Array = field(default_factory=lambda: np.zeros(1))
+    partner: "MemoryPlan | None" = None
 
     @property
     def per_sequence(self) -> Array:
@@ -72,8 +77,30 @@ class MemoryPlan:
 
     @property
     def fits(self) -> "np.typing.NDArray[np.bool_]":
-        """Where everything fits."""
-        return self.needed <= self.capacity
+        """Where everything fits, on the other pool too."""
+        own = self.needed <= self.capacity
+        return own if self.partner is None else own & self.partner.fits
+
+    @property
+    def fullest(self) -> Array:
+        """Share of the capacity in use, of the pool that is fuller."""
+        own = self.needed / self.capacity
+        return own if self.partner is None else np.maximum(own, self.partner.fullest)
+
+
+@dataclass(frozen=True, eq=False)
+class Away:
+    """The other pool of a plan: its chip and stack, the micro-batches in turn, and whether its chips are pinned.
+
+    `layers` are those in which it has work; the tasks of micro-batches beyond `batches` cost nothing.
+    """
+
+    pool: str
+    chip: Chip
+    stack: str
+    batches: Array
+    pinned: bool
+    layers: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +109,7 @@ class Plan:
 
     `host` is the host time of the step (s), `launch` that of one kernel where steps are eager, `boundary` the bytes
     that cross from one pipeline stage to the next. `flight` are the micro-batches on their way through the stages; None:
-    as many as there are stages.
+    as many as there are stages. `away` is what runs on another pool.
     """
 
     split: Split
@@ -92,6 +119,7 @@ class Plan:
     launch: float
     boundary: Array
     flight: Array | None = None
+    away: Away | None = None
 
     def kernels(self) -> list[tuple[str, Kernel, int]]:
         """(block, kernel, layers) of every task."""

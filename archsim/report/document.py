@@ -10,7 +10,6 @@ from archsim import __version__
 from archsim.explore.evaluate import chip_rate
 from archsim.explore.result import METRICS, Result, check_defined, metrics_of
 from archsim.explore.scenario import Scenario
-from archsim.mapping.mapper import DEGREES
 from archsim.report.choice import choice_sentences
 from archsim.report.point import Point, Proposal, main_point, single
 from archsim.report.prices import price_metrics
@@ -101,7 +100,7 @@ def _scenario(scenario: Scenario) -> Json:
 
 def _answer(result: Result) -> Json:
     point = main_point(result)
-    plan = {name: result.pick(getattr(result.scenario.split, name)) for name in DEGREES}
+    plan = {name: result.pick(value) for name, value in result.scenario.split.named().items()}
     reasons = np.array([result.reason_at(index) for index in range(result.feasible.size)], dtype=object)
     return {
         "mode": result.mode,

@@ -10,7 +10,6 @@ from archsim.arrays import Array
 from archsim.catalog import roots
 from archsim.explore.result import METRICS, Result
 from archsim.explore.scenario import Scenario, SloFile
-from archsim.mapping.mapper import DEGREES
 from archsim.mapping.split import Split
 from archsim.report.point import Point
 from archsim.report.steps import StepTime, summary
@@ -102,7 +101,17 @@ def abbreviations(labels: Iterable[str]) -> str:
 
 
 def split_label(degrees: Mapping[str, float]) -> str:
-    """A split in the usual words: "TP8", "attention DP64, EP64", "TP4, PP2", "TP4, 2 replicas"."""
+    """A split in the usual words: "TP8", "attention DP64, EP64", "TP4, PP2", "TP4, 2 replicas".
+
+    Of two pools: "attention DP8; other pool TP8, EP8; 3 micro-batches".
+    """
+    own = {name: value for name, value in degrees.items() if "." not in name}
+    other = {name.removeprefix("partner."): value for name, value in degrees.items() if name.startswith("partner.")}
+    if other:
+        batches = counted(own.get("micro_batches", 1.0), "micro-batch", "es")
+        layers = other.get("pipeline", 1.0)
+        pinned = f" for each of {layers:.0f} layers" if layers > 1 else ""
+        return f"{split_label(own)}; other pool {split_label({**other, 'pipeline': 1.0})}{pinned}; {batches}"
     parts = [words.format(degrees[name]) for name, words in KINDS.items() if degrees.get(name, 1.0) > 1]
     tensor = degrees.get("tensor", 1.0)
     return ", ".join([*([f"TP{tensor:.0f}"] if tensor > 1 or not parts else []), *parts])
@@ -120,7 +129,7 @@ def place(file: str) -> str:
 
 def split_of(split: Split) -> str:
     """The label of a split of single numbers."""
-    return split_label({name: _one(getattr(split, name)) for name in DEGREES})
+    return split_label({name: _one(value) for name, value in split.named().items()})
 
 
 def options_label(scenario: Scenario) -> str:
