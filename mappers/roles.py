@@ -53,11 +53,19 @@ def _partner(model: Model, partner: Partner, settings: Settings, routed: bool) -
     else:
         stages = 1
         sizes = [(count // data, data) for data in _values(settings.partner.get("data", 1), count, count)]
-    return [
+    found = [
         {"tensor": size, "expert": expert, "data": data, "pipeline": stages}
         for size, data in sizes
         for expert in _values(settings.partner.get("expert", "any") if routed else 1, size, size)
     ]
+    if routed and partner.chip.kind != "lpu":  # ranks that take whole tokens and send them on to their experts
+        found += [
+            {"tensor": tensor, "attention_data": size // tensor, "expert": size, "data": data, "pipeline": stages}
+            for size, data in sizes
+            for tensor in divisors(size)
+            if tensor < size and tensor <= Pool(partner.chip, partner.count).domain
+        ]
+    return found
 
 
 def _pinned(model: Model, partner: Partner, most: int) -> list[int]:

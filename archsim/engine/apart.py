@@ -17,7 +17,7 @@ def apart(tasks: Sequence[Timed], away: Away, replicas: Array) -> list[Timed]:
 
     Pinned chips and their links are those of the layer alone, and where replicas share them tokens wait in line.
     """
-    timed = _only(tasks, away.batches)
+    timed = [replace(task, skips=True) for task in _only(tasks, away.batches)]
     if not away.pinned or not any(task.lane == "ffn" for task in tasks):
         return timed
     wait = _wait(tasks, away, replicas) if (replicas > 1).any() else None
@@ -46,7 +46,7 @@ def _wait(tasks: Sequence[Timed], away: Away, replicas: Array) -> Array:
     """Seconds in line, from the times of the first micro-batch."""
     one = [task for task in tasks if task.batch == 0]
     attention = _seconds(task for task in one if task.lane not in APART)
-    lanes = (("to_ffn",), ("ffn", "ffn_link"), ("from_ffn",))
+    lanes = (("to_ffn",), ("ffn", "ffn_in", "ffn_out"), ("from_ffn",))
     stations = tuple(_seconds(task for task in one if task.lane in own) for own in lanes)
     return queue(attention, stations, away.batches, replicas, float(away.layers))
 

@@ -25,12 +25,13 @@ GAPS = {
     "no_work": "after the last task",
     "to_ffn": "waiting for activations on their way to the other pool",
     "ffn": "waiting for the other pool",
-    "ffn_link": "waiting for a transfer inside the other pool",
+    "ffn_in": "waiting for tokens to spread inside the other pool",
+    "ffn_out": "waiting for results to meet inside the other pool",
     "from_ffn": "waiting for results on their way back",
     "queue": "waiting for a turn at chips that several groups share",
     "other_layers": "pinned to one layer, while others run",
 }
-APART = ("to_ffn", "ffn", "ffn_link", "from_ffn", "queue")  # lanes of another pool, and of the links to it
+APART = ("to_ffn", "ffn", "ffn_in", "ffn_out", "from_ffn", "queue")  # lanes of another pool, and of the links to it
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,7 @@ class Timed:
     wide: bool = False  # knows more axes than most: added last, so that a grid is touched once
     batch: int = 0  # micro-batch
     pinned: bool = False  # its lane is one of its layer alone
+    skips: bool = False  # where it costs nothing it takes no turn on its lane
     wait: Array | None = None  # for a turn at a pinned lane that others share
 
 
@@ -275,7 +277,13 @@ class _Clock:
             self._do(task.lane, task.cost, 1.0, task.wide)
             self._note(task, start)
             end = start + task.cost.seconds
-            (own if task.pinned else self.free)[task.lane] = end
+            free = own if task.pinned else self.free
+            if task.skips:
+                works = task.cost.seconds > 0.0
+                free[task.lane] = np.where(works, end, free.get(task.lane, ready))
+                end = np.where(works, end, ready)
+            else:
+                free[task.lane] = end
             done.append(_Past(task.lane, ready, end, before))
             last[task.batch] = done[-1]
         for lane in own:
@@ -288,9 +296,7 @@ class _Clock:
         """When a task starts on a lane of this layer alone, which nothing before this layer has used."""
         return np.maximum(ready, own[task.lane]) if task.lane in own else ready
 
-    def _start(
-        self, task: Timed, ready: Array, waits: Sequence[tuple[Array, str]], before: _Past | None
-    ) -> Array:
+    def _start(self, task: Timed, ready: Array, waits: Sequence[tuple[Array, str]], before: _Past | None) -> Array:
         """When a task starts, and what its lane waited for."""
         if task.lane not in self.free:
             self._open(task.lane, self.host)
@@ -298,6 +304,8 @@ class _Clock:
         self._flush(task.lane)
         free = self.free[task.lane]
         start = np.maximum(ready, free)
+        if task.skips:
+            start = np.where(task.cost.seconds > 0.0, start, free)
         if before is not None and before.lane in APART and task.lane not in APART:
             self._trace(task.lane, before, free, start)
         else:

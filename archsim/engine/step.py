@@ -89,7 +89,7 @@ class PricedStep:
     def away(self) -> Cost:
         """The cost of everything that a chip of the other pool does for all replicas of the main one."""
         lanes = self.schedule.lanes
-        own = total(lanes[name].cost for name in ("ffn", "ffn_link") if name in lanes)
+        own = total(lanes[name].cost for name in ("ffn", "ffn_in", "ffn_out") if name in lanes)
         pinned = self.plan.away is not None and self.plan.away.pinned
         return own.scaled(self.plan.split.data) if pinned else own
 

@@ -22,6 +22,7 @@ from archsim.workload.operators import Operator, OpGraph
 from archsim.workload.step import Step
 
 COLLECTIVES = ("all_reduce", "all_to_all")
+ENTERS = ("tokens_gather", "dispatch")  # collectives that spread tokens inside the other pool
 
 
 def partner_deployment(d: Deployment, partner: Partner) -> Deployment:
@@ -39,13 +40,15 @@ def place_apart(d: Deployment, step: Step, partner: Partner) -> Plan:
     other = partner_deployment(d, partner)
     batches = array(1.0) if step.prefills else d.split.micro_batches
     own = lower(d.model, step.divided(d.split.groups * batches), d.precision)
-    theirs = lower(d.model, step.divided(d.split.data * other.split.data * batches), d.precision)
+    sharing = d.split.data if partner.pinned else array(1.0)  # replicas take turns at pinned chips, else come together
+    theirs = lower(d.model, step.divided(sharing * other.split.groups * batches), d.precision)
     placers = _placer(own, d), _placer(theirs, other)
-    travel = _Travel(partner, d.split, own.step.tokens * d.split.attention_data, d.model.hidden)
+    tokens = own.step.tokens * d.split.groups / sharing
+    travel = _Travel(partner, d.split, tokens, d.model.hidden)
     blocks = {}
     for name in own.linked:
         tasks = _Block(*placers, partner, travel).tasks(name)
-        blocks[name] = interleaved(tasks, int(batches.max()))
+        blocks[name] = interleaved(tasks, int(batches.max()), _section)
     host = d.runtime.host
     rows = host.sequence * own.step.sequences + host.request * own.step.prefill_requests
     launch = host.launch if d.runtime.eager(step.prefills) else 0.0
@@ -53,6 +56,11 @@ def place_apart(d: Deployment, step: Step, partner: Partner) -> Plan:
     away = Away(partner.name, partner.chip, partner.runtime.stack, batches, partner.pinned, layers)
     boundary = own.step.tokens * d.model.hidden * WIDE
     return Plan(d.split, blocks, own.sequence, host.step + rows * batches, launch, boundary, away=away)
+
+
+def _section(lane: str) -> str:
+    """Lanes of one pool: a micro-batch goes through all of its part of a layer there before the next one comes."""
+    return {"ffn_in": "ffn", "ffn_out": "ffn", "link": "compute"}.get(lane, lane)
 
 
 def _placer(graph: OpGraph, d: Deployment) -> Placer:
@@ -63,9 +71,9 @@ def places(split: Split, domain: int, top_k: Array, routed: bool) -> tuple[Array
     """Domains of fast links that an instance of the other pool spans, and how many of them a token has to reach.
 
     A token goes to the domains of its experts: n (1 - (1 - 1/n)^k) of n that hold different ones, and to all of those
-    that share an expert.
+    that share an expert. Ranks that send it on themselves (`attention_data`) get it once.
     """
-    domains = np.ceil(split.ranks / domain)
+    domains = np.where(split.attention_data > 1, 1.0, np.ceil(split.ranks / domain))
     different = np.minimum(domains, split.expert) if routed else array(1.0)
     reached = different * (1.0 - (1.0 - 1.0 / different) ** top_k)
     return domains, domains / different * reached
@@ -73,7 +81,7 @@ def places(split: Split, domain: int, top_k: Array, routed: bool) -> tuple[Array
 
 @dataclass(frozen=True, eq=False)
 class _Travel:
-    """The activations of one micro-batch of a replica on their way: `tokens` in all, `hidden` wide."""
+    """The activations of one micro-batch on their way: `tokens` of all that come together, `hidden` wide."""
 
     partner: Partner
     split: Split
@@ -83,7 +91,8 @@ class _Travel:
     def kernel(self, name: str, wire: Wire, role: str, fmt: Format, copies: Array) -> Kernel:
         """A transfer: each chip at the narrower end carries its share."""
         other = self.split.partner
-        senders, receivers = self.split.ranks, array(1.0) if other is None else other.ranks * other.data
+        senders = self.split.ranks if self.partner.pinned else self.split.chips
+        receivers = array(1.0) if other is None else other.ranks * other.data
         if name == "back":
             senders, receivers = receivers, senders
         dims = {
@@ -99,8 +108,8 @@ class _Travel:
 class _Block:
     """The tasks of one block in the making.
 
-    `waiting` are operators whose results are still with the other pool, `last` the last one it ran, `away` its last task,
-    `here` the last task of the main pool, `back` the way back that its next task waits for.
+    `waiting` are operators of the other pool that are due, `passed` those of the main pool that need them and have no
+    kernel; `last` is the last task of the main pool, `back` the way back that its next task waits for.
     """
 
     own: Placer
@@ -108,100 +117,110 @@ class _Block:
     partner: Partner
     travel: _Travel
     made: list[Task] = field(default_factory=list)
-    waiting: set[str] = field(default_factory=set)
-    here: tuple[int, ...] = ()
-    away: int | None = None
+    waiting: dict[str, Operator] = field(default_factory=dict)
+    passed: set[str] = field(default_factory=set)
+    last: tuple[int, ...] = ()
     back: int | None = None
-    copies: Array = field(default_factory=lambda: array(1.0))
-    share: Array = field(default_factory=lambda: array(1.0))
-    role: str = "ffn"
-    last: str = ""
 
     def tasks(self, name: str) -> Sequence[Task]:
         """All tasks, each with those it waits for."""
         final = ""
         for (operator, after), twin in zip(self.own.graph.linked[name], self.other.graph.operators(name), strict=True):
             if operator.role in self.partner.roles:
-                self._remote(twin)
+                self.waiting[operator.name] = twin
             else:
                 self._local(operator, after)
                 final = operator.name
-        self._finish()
+        self._away()
         if final and final == self.own.graph.operators(name)[-1].name:
             for kernel in self.own.end(name, final):
-                self._append(kernel, "link")
+                self._here(kernel)
         return self.made
 
     def _local(self, operator: Operator, after: tuple[str, ...]) -> None:
         """An operator of the main pool, after what it needs has come back."""
         kernels = self.own.kernels(operator)
-        needs = any(name in self.waiting for name in after)
+        needs = any(name in self.waiting or name in self.passed for name in after)
         if not kernels:
-            self.waiting |= {operator.name} if needs else set()
-            return
-        if needs:
-            self._finish()
+            self.passed |= {operator.name} if needs else set()
+        elif needs:
+            self._away()
         for kernel in kernels:
-            self._append(kernel, "link" if kernel.kind in COLLECTIVES else "compute")
+            self._here(kernel)
 
-    def _finish(self) -> None:
-        """Sums of the other pool that are still open, the way back, and a gather among tensor ranks."""
+    def _here(self, kernel: Kernel) -> None:
+        """A kernel of the main pool, after the one before it and whatever has come back."""
+        after = self.last if self.back is None else (*self.last, self.back)
+        self.made.append(Task(kernel, "link" if kernel.kind in COLLECTIVES else "compute", after))
+        self.last, self.back = (len(self.made) - 1,), None
+
+    def _away(self) -> None:
+        """The operators that wait for their turn on the other pool, between the ways there and back."""
+        operators = list(self.waiting.values())
         self.waiting.clear()
-        if self.away is None:
+        self.passed.clear()
+        kernels = [(o, kernel) for o in operators for kernel in self.other.kernels(o) if _works(kernel)]
+        if not kernels:
             return
-        for kernel in self.other.end("", self.last):
-            self._append(self._theirs(kernel), "ffn_link")
-        back = self.travel.kernel("back", self.partner.back, self.role, BF16, self.copies)
-        self.made.append(Task(back, "from_ffn", (self.away,)))
-        self.back, self.away = len(self.made) - 1, None
-        if (self.own.split.tensor > 1).any():
-            size = self.own.graph.step.tokens * self.own.graph.model.hidden * WIDE
-            self._append(self.own.reduced("rows_gather", self.role, size / 2.0, self.own.split.tensor, EXCHANGE), "link")
+        copies, share = self._reach(operators)
+        routed = any(operator.kind == "experts" for operator in operators)
+        role, split = operators[0].role, self.other.split
+        fmt = self.other.input_format("experts" if routed else "weights")
+        self.made.append(Task(self.travel.kernel("out", self.partner.out, role, fmt, copies), "to_ffn", self.last))
+        size = self.other.graph.step.tokens * self.other.graph.model.hidden
+        inside = [self.other.reduced("tokens_gather", role, size * fmt.bytes, split.tensor)]
+        inside = [kernel for kernel in inside if _works(kernel)] + _shared_first(kernels)
+        sent: int | None = None  # tokens on their way to their experts, while shared ones run
+        for kernel in (*inside, *self.other.end("", operators[-1].name)):
+            lane = "ffn" if kernel.kind not in COLLECTIVES else "ffn_in" if kernel.name in ENTERS else "ffn_out"
+            after = len(self.made) - 1
+            before = after - 1 if sent == after else after
+            waits = (before,) if kernel.kind != "experts" or sent is None else tuple(dict.fromkeys((sent, after)))
+            self.made.append(Task(self._theirs(kernel, share), lane, waits))
+            sent = len(self.made) - 1 if kernel.name == "dispatch" else sent
+        back = self.travel.kernel("back", self.partner.back, role, BF16, copies)
+        self.made.append(Task(back, "from_ffn", (len(self.made) - 1,)))
+        self.back = len(self.made) - 1
+        gather = self.own.reduced(
+            "rows_gather", role, self.own.graph.step.tokens * self.own.graph.model.hidden, self.own.split.tensor, EXCHANGE
+        )
+        if _works(gather):
+            self._here(gather)
 
-    def _remote(self, operator: Operator) -> None:
-        """An operator of the other pool, after the tokens have come."""
-        kernels = [k for k in self.other.kernels(operator) if k.kind not in COLLECTIVES or (k.dims["ranks"] > 1).any()]
-        self.waiting.add(operator.name)
-        self.last = operator.name
-        if kernels and self.away is None:
-            self._leave(operator)
-        for kernel in kernels:
-            self._append(self._theirs(kernel), "ffn_link" if kernel.kind in COLLECTIVES else "ffn")
-
-    def _leave(self, operator: Operator) -> None:
-        """The tokens go out: to every domain that holds one of their experts."""
-        block = [o for o in self.other.graph.everything() if o[0].kind == "experts" and o[0].role in self.partner.roles]
-        routed = operator.role in ("router", "experts", "shared")
-        top_k = block[0][0].dims["top_k"] if routed and block else array(1.0)
+    def _reach(self, operators: Sequence[Operator]) -> tuple[Array, Array]:
+        """Copies of a token that go out, and the share of all tokens that come to one domain."""
+        experts = [operator for operator in operators if operator.kind == "experts"]
         link = self.partner.chip.links.get("scale_up")
-        split = self.other.split
-        domains, self.copies = places(split, link.domain if link else 1, top_k, routed and bool(block))
-        self.role = "experts" if routed else operator.role
-        fmt = self.other.input_format("experts" if routed and block else "weights")
-        out = self.travel.kernel("out", self.partner.out, self.role, fmt, self.copies)
-        self.share = self.copies / domains
-        self.made.append(Task(out, "to_ffn", self.here))
-        self.away = len(self.made) - 1
+        top_k = experts[0].dims["top_k"] if experts else array(1.0)
+        domains, copies = places(self.other.split, link.domain if link else 1, top_k, bool(experts))
+        return copies, copies / domains
 
-    def _append(self, kernel: Kernel, lane: str) -> None:
-        if lane in ("ffn", "ffn_link"):
-            if self.away is None:
-                raise ValueError(f"{kernel.name} has no tokens")
-            self.made.append(Task(kernel, lane, (self.away,)))
-            self.away = len(self.made) - 1
-            return
-        after = self.here if self.back is None else (*self.here, self.back)
-        self.made.append(Task(kernel, lane, after))
-        self.here, self.back = (len(self.made) - 1,), None
+    def _theirs(self, kernel: Kernel, share: Array) -> Kernel:
+        """A kernel of the other pool; its sums stay inside a domain, with the tokens that come there.
 
-    def _theirs(self, kernel: Kernel) -> Kernel:
-        """A kernel of the other pool; its collectives stay inside a domain, with the tokens that come there."""
-        key = id(kernel)
-        if key not in self.other.marked:
+        Tokens arrive, and results leave, parted among tensor ranks: a gather and a scatter, half an all-reduce each.
+        """
+        if id(kernel) not in self.other.marked:
             dims = dict(kernel.dims)
-            if kernel.kind in COLLECTIVES:
+            if kernel.kind == "all_reduce":
                 link = self.partner.chip.links.get("scale_up")
-                dims["ranks"] = np.minimum(dims["ranks"], float(link.domain) if link else 1.0)
-                dims["bytes"] = dims["bytes"] * self.share
-            self.other.marked[key] = replace(kernel, dims=dims, pool=self.partner.name)
-        return self.other.marked[key]
+                inside = np.minimum(dims["ranks"], float(link.domain) if link else 1.0)
+                whole = self.other.split.attention_data > 1  # ranks with tokens of their own only gather already
+                dims["ranks"] = np.where(whole, dims["ranks"], inside)
+                dims["bytes"] = dims["bytes"] * np.where(whole, 1.0, share / 2.0)
+                dims |= EXCHANGE
+            self.other.marked[id(kernel)] = replace(kernel, dims=dims, pool=self.partner.name)
+        return self.other.marked[id(kernel)]
+
+
+def _works(kernel: Kernel) -> bool:
+    """Whether a kernel is one anywhere: a collective of one rank is none."""
+    return kernel.kind not in COLLECTIVES or bool((kernel.dims["ranks"] > 1).any())
+
+
+def _shared_first(kernels: list[tuple[Operator, Kernel]]) -> list[Kernel]:
+    """Shared experts run while tokens travel to the routed ones."""
+    early = [kernel for operator, kernel in kernels if operator.role == "shared" and operator.name != "shared_add"]
+    late = [kernel for operator, kernel in kernels if operator.role != "shared" or operator.name == "shared_add"]
+    place = next((index for index, kernel in enumerate(late) if kernel.kind == "experts"), None)
+    return early + late if place is None else late[:place] + early + late[place:]
