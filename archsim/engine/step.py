@@ -29,6 +29,7 @@ class PricedStep:
     costs: Mapping[str, tuple[tuple[Kernel, Cost], ...]]
     schedule: Schedule
     hop: Array
+    rolling: Array | None = None
 
     @property
     def span(self) -> Array:
@@ -62,7 +63,12 @@ class PricedStep:
 
     @cached_property
     def turnaround(self) -> Array:
-        """Seconds between two tokens of a sequence: through all stages, or until every micro-batch was served."""
+        """Seconds between two tokens of a sequence: through all stages, or until every micro-batch was served.
+
+        Micro-batches of two pools roll from one step into the next, each when its own tokens are sampled.
+        """
+        if self.rolling is not None:
+            return self.rolling
         if not self._staged:
             return self.span
         return np.maximum(self.latency, self.flight * self.stage)
@@ -115,7 +121,24 @@ def run_step(plan: Plan, chip: Chip, stack: str) -> PricedStep:
     for pool, machine in machines.items():
         if machine[0].kind in TOGETHER:
             costs = {block: _together(plan.blocks[block], own, pool, *machine) for block, own in costs.items()}
-    return PricedStep(plan, costs, run(*lanes_of(plan, costs)), _hop(plan, chip))
+    lanes = lanes_of(plan, costs)
+    schedule = run(*lanes)
+    rolls = plan.away is not None and bool((plan.away.batches > 1).any())
+    return PricedStep(plan, costs, schedule, _hop(plan, chip), _rolling(plan, *lanes[:2]) if rolls else None)
+
+
+def _rolling(plan: Plan, blocks: Mapping[str, Sequence[Timed]], sequence: Sequence[tuple[str, int]]) -> Array:
+    """What a second step adds to the first, where the host serves each micro-batch when its tokens are there."""
+    batches = array(1.0) if plan.away is None else plan.away.batches
+    each = np.asarray(plan.host / batches)
+    host = Cost(each, {"fixed": each})
+    ready = [
+        Timed("host", "sampler", host.scaled(np.where(batch < batches, 1.0, 0.0)), (), batch=batch, skips=True)
+        for batch in range(int(batches.max()))
+    ]
+    step = (("sampler", 1), *sequence)
+    once, twice = (run({**blocks, "sampler": ready}, step * steps, array(0.0), {}).span for steps in (1, 2))
+    return twice - once
 
 
 Priced = tuple[tuple[Kernel, Cost], ...]

@@ -71,9 +71,9 @@ def places(split: Split, domain: int, top_k: Array, routed: bool) -> tuple[Array
     """Domains of fast links that an instance of the other pool spans, and how many of them a token has to reach.
 
     A token goes to the domains of its experts: n (1 - (1 - 1/n)^k) of n that hold different ones, and to all of those
-    that share an expert. Ranks that send it on themselves (`attention_data`) get it once.
+    that share an expert.
     """
-    domains = np.where(split.attention_data > 1, 1.0, np.ceil(split.ranks / domain))
+    domains = np.ceil(split.ranks / domain)
     different = np.minimum(domains, split.expert) if routed else array(1.0)
     reached = different * (1.0 - (1.0 - 1.0 / different) ** top_k)
     return domains, domains / different * reached
@@ -171,8 +171,9 @@ class _Block:
         inside = [self.other.reduced("tokens_gather", role, size * fmt.bytes, split.tensor)]
         inside = [kernel for kernel in inside if _works(kernel)] + _shared_first(kernels)
         sent: int | None = None  # tokens on their way to their experts, while shared ones run
+        lane = "ffn"
         for kernel in (*inside, *self.other.end("", operators[-1].name)):
-            lane = "ffn" if kernel.kind not in COLLECTIVES else "ffn_in" if kernel.name in ENTERS else "ffn_out"
+            lane = _lane(kernel, lane)
             after = len(self.made) - 1
             before = after - 1 if sent == after else after
             waits = (before,) if kernel.kind != "experts" or sent is None else tuple(dict.fromkeys((sent, after)))
@@ -196,17 +197,17 @@ class _Block:
         return copies, copies / domains
 
     def _theirs(self, kernel: Kernel, share: Array) -> Kernel:
-        """A kernel of the other pool; its sums stay inside a domain, with the tokens that come there.
+        """A kernel of the other pool; its collectives stay inside a domain, with the tokens that come there.
 
         Tokens arrive, and results leave, parted among tensor ranks: a gather and a scatter, half an all-reduce each.
         """
         if id(kernel) not in self.other.marked:
             dims = dict(kernel.dims)
-            if kernel.kind == "all_reduce":
+            if kernel.kind in COLLECTIVES:
                 link = self.partner.chip.links.get("scale_up")
-                inside = np.minimum(dims["ranks"], float(link.domain) if link else 1.0)
+                dims["ranks"] = np.minimum(dims["ranks"], float(link.domain) if link else 1.0)
+            if kernel.kind == "all_reduce":
                 whole = self.other.split.attention_data > 1  # ranks with tokens of their own only gather already
-                dims["ranks"] = np.where(whole, dims["ranks"], inside)
                 dims["bytes"] = dims["bytes"] * np.where(whole, 1.0, share / 2.0)
                 dims |= EXCHANGE
             self.other.marked[id(kernel)] = replace(kernel, dims=dims, pool=self.partner.name)
@@ -216,6 +217,13 @@ class _Block:
 def _works(kernel: Kernel) -> bool:
     """Whether a kernel is one anywhere: a collective of one rank is none."""
     return kernel.kind not in COLLECTIVES or bool((kernel.dims["ranks"] > 1).any())
+
+
+def _lane(kernel: Kernel, before: str) -> str:
+    """The lane of a kernel of the other pool: what comes after results have met is part of their meeting."""
+    if kernel.kind in COLLECTIVES:
+        return "ffn_in" if kernel.name in ENTERS else "ffn_out"
+    return "ffn_out" if before == "ffn_out" else "ffn"
 
 
 def _shared_first(kernels: list[tuple[Operator, Kernel]]) -> list[Kernel]:
