@@ -173,10 +173,20 @@ class Result:
     @cached_property
     def assumptions(self) -> list[Source]:
         """Sources of kind `assumption` among the files the answer rests on."""
-        chip = self.scenario.chip
-        sources = (*chip.sources, *chip.generation.sources, *self.scenario.runtime.sources)
-        stack = self.scenario.runtime.stack
-        return [s for s in sources if s.kind == "assumption" and _concerns(s, stack)]
+        partner, stacks = self.scenario.partner, {self.scenario.runtime.stack}
+        if partner is not None:
+            stacks.add(partner.runtime.stack)
+        kept = (s for s in all_sources(self.scenario) if s.kind == "assumption")
+        return [s for s in kept if any(_concerns(s, stack) for stack in stacks)]
+
+
+def all_sources(scenario: Scenario) -> list[Source]:
+    """Sources of the chips and runtimes of all pools, each once."""
+    chip, partner = scenario.chip, scenario.partner
+    found = [*chip.sources, *chip.generation.sources, *scenario.runtime.sources]
+    if partner is not None:
+        found += [*partner.chip.sources, *partner.chip.generation.sources, *partner.runtime.sources]
+    return list(dict.fromkeys(found)) if partner is not None else found
 
 
 def _concerns(source: Source, stack: str) -> bool:

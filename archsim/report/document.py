@@ -10,6 +10,7 @@ from archsim import __version__
 from archsim.explore.evaluate import chip_rate
 from archsim.explore.result import METRICS, Result, check_defined, metrics_of
 from archsim.explore.scenario import Scenario
+from archsim.mapping.plan import MemoryPlan
 from archsim.report.choice import choice_sentences
 from archsim.report.point import Point, Proposal, main_point, single
 from archsim.report.prices import price_metrics
@@ -82,6 +83,7 @@ def _scenario(scenario: Scenario) -> Json:
         "model": scenario.model.name,
         "chip": scenario.chip.name,
         "chips": scenario.chips.ravel(),
+        **_pools(scenario),
         "runtime": {"name": scenario.runtime.name, "version": scenario.runtime.version},
         "mapper": None if scenario.mapper is None else scenario.mapper.name,
         "precision": precision,
@@ -96,6 +98,15 @@ def _scenario(scenario: Scenario) -> Json:
         "speculation": dict(scenario.speculation),
         "expert_skew": scenario.skew.ravel(),
     }
+
+
+def _pools(scenario: Scenario) -> dict[str, Json]:
+    """Both pools, where there are two."""
+    partner = scenario.partner
+    if partner is None:
+        return {}
+    pools = {name: {"chip": pool.chip.name, "count": pool.count.ravel()} for name, pool in scenario.system.pools.items()}
+    return {"pools": pools, "partner": {"name": partner.name, "job": partner.job, "runs": sorted(partner.roles)}}
 
 
 def _answer(result: Result) -> Json:
@@ -141,11 +152,7 @@ def _best(point: Point) -> Json:
         "choice": choice_sentences(point),
         "metrics": {name: point.metric(name) for name in METRICS} | price_metrics(point),
         "steps": [_step(step) for step in steps_of(point)],
-        "memory": {
-            "parts": {name: single(value) for name, value in plan.parts.items()},
-            "needed": single(plan.needed),
-            "capacity": single(plan.capacity),
-        },
+        "memory": _memory(plan) | _partner_memory(point),
         "chip_hour": {
             "by": rate.by,
             "parts": {name: single(value) for name, value in rate.parts.items()},
@@ -153,6 +160,20 @@ def _best(point: Point) -> Json:
         },
         "proposals": [_proposal(proposal) for proposal in point.proposals],
     }
+
+
+def _memory(plan: MemoryPlan) -> dict[str, Json]:
+    """What one chip holds."""
+    parts = {name: single(value) for name, value in plan.parts.items()}
+    return {"parts": parts, "needed": single(plan.needed), "capacity": single(plan.capacity)}
+
+
+def _partner_memory(point: Point) -> dict[str, Json]:
+    """The same of the pools by their names, where there are two."""
+    system, plan = point.scenario.system, point.alone.answer.memory
+    if system.partner is None or plan.partner is None:
+        return {}
+    return {"pools": {system.main_name: _memory(plan), system.partner.name: _memory(plan.partner)}}
 
 
 def _proposal(proposal: Proposal) -> Json:
@@ -181,6 +202,7 @@ def _kernels(items: Iterable[KernelTime]) -> Json:
             "name": item.name,
             "kind": item.kernel.kind,
             "role": item.kernel.role,
+            **({"pool": item.kernel.pool} if item.kernel.pool else {}),
             "blocks": item.blocks,
             "runs": item.runs,
             "seconds": item.seconds,

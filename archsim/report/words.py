@@ -147,10 +147,16 @@ def _one(value: Array) -> float:
 
 
 def system_label(scenario: Scenario) -> str:
-    """What is deployed: "Llama 3.1 70B in fp8 on 8 x NVIDIA H100 SXM5 80GB with vLLM"."""
+    """What is deployed: "Llama 3.1 70B in fp8 on 8 x NVIDIA H100 SXM5 80GB with vLLM"; both pools where there are two."""
     chips = number(float(scenario.chips.ravel()[0]))
     model = f"{scenario.model.name} in {precision_label(scenario.precision)}"
-    return f"{model} on {chips} x {scenario.chip.name} with {scenario.runtime.name}"
+    partner = scenario.partner
+    if partner is None:
+        return f"{model} on {chips} x {scenario.chip.name} with {scenario.runtime.name}"
+    pools = f"{chips} x {scenario.chip.name} ({scenario.system.main_name})"
+    other = f"{number(float(partner.count.ravel()[0]))} x {partner.chip.name} ({partner.name})"
+    runtimes = " and ".join(dict.fromkeys((scenario.runtime.name, partner.runtime.name)))
+    return f"{model} on {pools} and {other} with {runtimes}"
 
 
 def question_label(point: Point) -> str:
@@ -239,6 +245,8 @@ def why(step: StepTime) -> str:
     """Where the time of a step goes, in one sentence."""
     shares = ", ".join(f"{percent(share)} {name}" for name, share in summary(step) if share >= 0.005)
     part = f"{show(step.span, 'time')} of one micro-batch" if step.stages > 1 else show(step.span, "time")
+    if step.other is not None and step.turnaround < step.span:
+        part += f" with filling and draining, {show(step.turnaround, 'time')} when steps roll"
     return f"{step.full_title}, {part}: {shares}."
 
 
