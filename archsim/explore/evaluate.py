@@ -31,6 +31,11 @@ def deployment_of(scenario: Scenario) -> Deployment:
     return Deployment(s.model, s.precision, s.split, s.chip, s.runtime, s.skew, s.options, partner)
 
 
+def memory_of(scenario: Scenario, batch: Array, context: Array) -> MemoryPlan:
+    """What the chips of all pools hold."""
+    return memory_plan(deployment_of(scenario), batch, context)
+
+
 def energy(step: PricedStep, deployment: Deployment) -> Array:
     """Joules of one chip over a step: its kernels, and idling in between."""
     total: Cost = step.total()

@@ -22,6 +22,7 @@ from archsim.sources import Source
 from archsim.units import show
 
 LANES = ("compute", "link", "to_ffn", "ffn", "ffn_in", "ffn_out", "from_ffn", "host")  # the order of columns
+FEW_LANES = 3
 ROWS = 12  # of a sweep, the best one besides
 SMALL = 0.0005  # share of a step below which a row of it is left out
 
@@ -160,7 +161,11 @@ def time_table(step: StepTime) -> Table:
 def _causes(name: str, meaning: str, values: list[float], span: float) -> tuple[str, ...] | None:
     if max(values) < SMALL * span:
         return None
-    cells = [f"{show(value, 'time')}  {percent(value / span):>5}" if value > 1e-6 * span else "" for value in values]
+    many = len(values) > FEW_LANES  # a share of each would not fit beside them
+    cells = [
+        "" if value <= 1e-6 * span else show(value, "time") if many else f"{show(value, 'time')}  {percent(value / span):>5}"
+        for value in values
+    ]
     return (name, *cells, meaning)
 
 
