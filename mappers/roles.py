@@ -98,7 +98,13 @@ def _values(wanted: Wanted, chips: int, domain: int) -> list[int]:
     if not isinstance(wanted, str):
         return list(wanted)
     inside = [value for value in divisors(chips) if value <= domain]
-    words = {"any": divisors(chips), "domain": inside[-1:], "within_domain": inside, "rest": [chips], "replica": [chips]}
+    words = {
+        "any": divisors(chips),
+        "domain": inside[-1:],
+        "within_domain": inside,
+        "rest": [chips],
+        "replica": [chips],
+    }
     if wanted not in words:
         raise ValueError(f"unknown degree {wanted!r}; known: {', '.join(words)}")
     return words[wanted]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
-
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from archsim.arrays import Array, array
 from archsim.engine.cost import Cost
-from archsim.engine.lanes import APART, Schedule, Timed, run
+from archsim.engine.lanes import Schedule, Timed, run
 
 TIGHT = 1e-9
 LAYERS = 61
@@ -19,7 +16,9 @@ seconds = st.floats(min_value=0.0, max_value=1000.0).map(lambda value: round(val
 micro = st.integers(min_value=1, max_value=4)
 
 
-def timed(name: str, duration: object, after: tuple[int, ...], batch: int, pinned: bool = False, wait: Array | None = None) -> Timed:
+def timed(
+    name: str, duration: object, after: tuple[int, ...], batch: int, pinned: bool = False, wait: Array | None = None
+) -> Timed:
     length = array(duration)
     more = {} if wait is None else {"wait": wait}
     return Timed(name, name, Cost(length, {"compute": length}), after, batch=batch, pinned=pinned, **more)

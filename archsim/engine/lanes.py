@@ -29,7 +29,7 @@ GAPS = {
     "ffn_out": "waiting for results to meet inside the other pool",
     "from_ffn": "waiting for results on their way back",
     "queue": "waiting for a turn at chips that several groups share",
-    "other_layers": "pinned to one layer, while others run",
+    "other_layers": "pinned to one layer, while others run or other groups are served",
 }
 APART = ("to_ffn", "ffn", "ffn_in", "ffn_out", "from_ffn", "queue")  # lanes of another pool, and of the links to it
 

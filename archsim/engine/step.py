@@ -9,8 +9,8 @@ import numpy as np
 from archsim.arrays import Array, array
 from archsim.chip.model import Chip
 from archsim.engine import gpu, lpu, near_memory, transfer
-from archsim.engine.cost import Cost, total
 from archsim.engine.apart import apart
+from archsim.engine.cost import Cost, total
 from archsim.engine.lanes import APART, Schedule, Timed, run
 from archsim.mapping.pipeline import largest
 from archsim.mapping.plan import Kernel, Plan, Task

@@ -296,7 +296,9 @@ def legal(scenario: Scenario) -> Array:
         return legality(model, split, scenario.chips)
     if partner.job != "roles":
         own = legality(model, split, scenario.chips)
-        theirs = legality(model if partner.job == "prefill" else scenario.drafter or model, split.partner, partner.count)
+        theirs = legality(
+            model if partner.job == "prefill" else scenario.drafter or model, split.partner, partner.count
+        )
         return np.where(own == 0, np.where(theirs == 0, 0.0, float(OTHER[7])), own)
     own = legality(model, split, scenario.chips, frozenset(ROLES) - partner.roles)
     return np.where(own == 0, partner_legality(model, split.partner, partner, partner.count), own)

@@ -34,7 +34,8 @@ class PoolFile(StrictModel):
         None, description="of this pool; default: the scenario's, and `native` or `scheduled` for chips without kernels"
     )
     economics: Terms | None = Field(
-        None, description="how these chips are paid for; default: as the scenario says, rent and capital being the chip's own"
+        None,
+        description="how these chips are paid for; default: as the scenario says, rent and capital being the chip's own",
     )
 
 
@@ -43,7 +44,9 @@ class LinkFile(StrictModel):
 
     bandwidth: Bandwidth = Field(gt=0.0, description="of one chip of the pool that is named second")
     near: Bandwidth | None = Field(
-        None, gt=0.0, description="of one chip of the pool that is named first; default: its scale_out, else `bandwidth`"
+        None,
+        gt=0.0,
+        description="of one chip of the pool that is named first; default: its scale_out, else `bandwidth`",
     )
     latency: Seconds
 
@@ -66,7 +69,9 @@ def check_pools(file: "ScenarioFile", document: Document, mapper: Mapper | None)
     faults = []
     if roles is not None and set(names) != {roles.main, roles.partner}:
         wanted = f"{roles.main!r} and {roles.partner!r}"
-        faults.append(document.mark("pools").fault(f"mapper {file.mapper!r} needs pools {wanted}, got {', '.join(names)}"))
+        faults.append(
+            document.mark("pools").fault(f"mapper {file.mapper!r} needs pools {wanted}, got {', '.join(names)}")
+        )
     if roles is None and mapper is not None and len(names) == 2:
         text = f"mapper {file.mapper!r} is about one pool; two need attention-ffn, experts-only, prefill-decode or draft-verify"
         faults.append(document.mark("mapper").fault(text))
@@ -74,7 +79,9 @@ def check_pools(file: "ScenarioFile", document: Document, mapper: Mapper | None)
         faults.append(document.mark("pools", names[0], "count").fault("several numbers need two pools"))
     for name in file.links:
         if set(name.split("-to-") if "-to-" in name else _ends(name, names)) != set(names) or len(names) != 2:
-            faults.append(document.mark("links", name).key_fault(f"{name!r} does not join two pools; join them as `A-to-B`"))
+            faults.append(
+                document.mark("links", name).key_fault(f"{name!r} does not join two pools; join them as `A-to-B`")
+            )
     return faults
 
 
@@ -119,7 +126,9 @@ def paired(
         raise CatalogError([document.mark("pools", roles.partner, "count").fault(str(error))]) from error
     split = found.split if file.split is None else file.split.split()
     first, second = (
-        (found.chips, found.partner_chips) if file.split is None else (array(_counts(file.pools[roles.main])[0]), array(_counts(own)[0]))
+        (found.chips, found.partner_chips)
+        if file.split is None
+        else (array(_counts(file.pools[roles.main])[0]), array(_counts(own)[0]))
     )
     partner = replace(partner, count=_one(second))
     pools = {roles.main: Pool(main, _one(first)), roles.partner: Pool(other, _one(second))}
@@ -146,7 +155,10 @@ def _check_cover(file: "ScenarioFile", document: Document, model: Model, roles: 
 
 def _wires(file: "ScenarioFile", document: Document, roles: Roles, main: Chip, other: Chip) -> tuple[Wire, Wire]:
     """The ways from the main pool to the other and back."""
-    given = {frozenset(_ends(name, list(file.pools)) if "-to-" not in name else name.split("-to-")): (name, link) for name, link in file.links.items()}
+    given = {
+        frozenset(_ends(name, list(file.pools)) if "-to-" not in name else name.split("-to-")): (name, link)
+        for name, link in file.links.items()
+    }
     found = given.get(frozenset((roles.main, roles.partner)))
     near, far = main.links.get("scale_out"), other.links.get("scale_out")
     if found is None:
@@ -165,7 +177,9 @@ def _wires(file: "ScenarioFile", document: Document, roles: Roles, main: Chip, o
     name, link = found
     swapped = name.startswith(roles.partner)
     first = far if swapped else near
-    close = array(link.near) if link.near is not None else first.bandwidth if first is not None else array(link.bandwidth)
+    close = (
+        array(link.near) if link.near is not None else first.bandwidth if first is not None else array(link.bandwidth)
+    )
     ends = (array(link.bandwidth), close) if swapped else (close, array(link.bandwidth))
     latency = array(link.latency)
     return Wire(name, latency, *ends), Wire(name, latency, *reversed(ends))
@@ -202,6 +216,3 @@ def wires_of(system: System, name: str, value: Array) -> System:
     else:
         ways = replace(partner.out, receiver=value), replace(partner.back, sender=value)
     return System(system.pools, replace(partner, out=ways[0], back=ways[1]))
-
-
-

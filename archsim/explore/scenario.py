@@ -14,6 +14,17 @@ from archsim.chip.model import Chip, with_value
 from archsim.chip.schema import load_chip
 from archsim.economics.prices import Prices
 from archsim.economics.terms import Terms
+from archsim.explore.pools import (
+    LinkFile,
+    PoolFile,
+    Pools,
+    check_pools,
+    chip_of,
+    count_of,
+    paired,
+    runtime_of,
+    wires_of,
+)
 from archsim.fields import (
     Count,
     FaultAt,
@@ -26,7 +37,6 @@ from archsim.fields import (
     TokensPerSecond,
     Watts,
 )
-from archsim.explore.pools import LinkFile, PoolFile, Pools, check_pools, chip_of, count_of, paired, runtime_of, wires_of
 from archsim.mapping.mapper import Mapper, load_mapper
 from archsim.mapping.options import Options
 from archsim.mapping.runtime import Runtime, load_runtime
@@ -83,7 +93,9 @@ class SpeculationFile(StrictModel):
     """Drafts verified by each decode step of the step answer: those of n-grams cost nothing, those of a model its steps."""
 
     drafts: Natural = Field(0, description="draft tokens of a sequence that a step verifies")
-    model: str | None = Field(None, description="the model that writes drafts on a pool of its own (mapper draft-verify)")
+    model: str | None = Field(
+        None, description="the model that writes drafts on a pool of its own (mapper draft-verify)"
+    )
     acceptance: Fraction | tuple[Fraction, ...] = Field(
         0.8, description="probability that a draft is accepted once all before it were, or a profile by position"
     )
@@ -220,7 +232,9 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
     kinds = {name: _capped(chip, file.power_cap) for name, chip in chips.items() if chip is not None}
     pools = _pools(file, document, model, mapper, kinds, runtime)
     if mapper.roles is not None:
-        runtime = runtime_of(file.pools[mapper.roles.main], kinds[mapper.roles.main], runtime, document, mapper.roles.main)
+        runtime = runtime_of(
+            file.pools[mapper.roles.main], kinds[mapper.roles.main], runtime, document, mapper.roles.main
+        )
         if mapper.roles.job == "draft" and (drafter is None or not file.speculation.drafts):
             text = "drafts need a model: add `speculation: {model: meta/llama-3.1-8b, drafts: 4, acceptance: 0.8}`"
             raise CatalogError([document.mark().fault(text)])
@@ -333,7 +347,8 @@ def with_fields(scenario: Scenario, fields: Mapping[str, Array]) -> Scenario:
         elif head == "links" and rest:
             scenario = replace(scenario, system=wires_of(scenario.system, rest, value))
         elif head == "pools" and rest.partition(".")[0] in scenario.system.pools:
-            scenario = _with_pool(scenario, *rest.split(".", 1), value)
+            pool, _, field = rest.partition(".")
+            scenario = _with_pool(scenario, pool, field, value)
         elif head == "split" and rest:
             scenario = replace(scenario, split=with_value(scenario.split, (rest,), value))
         else:

@@ -183,7 +183,11 @@ class _Block:
         self.made.append(Task(back, "from_ffn", (len(self.made) - 1,)))
         self.back = len(self.made) - 1
         gather = self.own.reduced(
-            "rows_gather", role, self.own.graph.step.tokens * self.own.graph.model.hidden, self.own.split.tensor, EXCHANGE
+            "rows_gather",
+            role,
+            self.own.graph.step.tokens * self.own.graph.model.hidden,
+            self.own.split.tensor,
+            EXCHANGE,
         )
         if _works(gather):
             self._here(gather)

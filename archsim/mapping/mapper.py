@@ -19,6 +19,7 @@ from archsim.arrays import array
 from archsim.catalog import CatalogError, Document, Mark, fetch, roots, validate
 from archsim.mapping.roles import DEGREES, PoolsFile, Roles, faults_of, roles_of
 from archsim.mapping.split import Split, legality
+from archsim.mapping.split import split as split_of
 from archsim.mapping.system import Pool
 from archsim.workload.model import Model
 
@@ -71,10 +72,10 @@ class Mapper:
                 f"mapper {self.name!r} proposes no split of {int(pool.count.max())} chips; see its `degrees`"
             )
         columns = np.array(list(found), dtype=np.float64).reshape(-1, len(DEGREES))
-        proposed = Split(*(array(column) for column in columns.T))
+        proposed = split_of(**dict(zip(DEGREES, columns.T, strict=True)))
         legal = legality(model, proposed, array(float(pool.count.max()))) == 0
         keep = legal if legal.any() else np.ones_like(legal)
-        return Split(*(array(column[keep]) for column in columns.T))
+        return proposed.mapped(lambda _, value: value[keep] if value.size == keep.size else value)
 
 
 def load_mapper(name: str, mark: Mark | None = None) -> Mapper:

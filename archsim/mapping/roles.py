@@ -6,7 +6,7 @@ by name, those of the other as `partner.tensor` and so on, `micro_batches`, and 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from archsim.arrays import Array, array
 from archsim.catalog import StrictModel
 from archsim.fields import Few
 from archsim.mapping.split import Split, legality, partner_legality
+from archsim.mapping.split import split as split_of
 from archsim.mapping.system import Partner, Pool
 from archsim.units import did_you_mean
 from archsim.workload.lowering import lower
@@ -143,7 +144,8 @@ class Roles:
             return np.zeros(chips.shape, np.bool_)
         if self.job != "roles":
             first = legality(model, split, chips) == 0
-            return first if self.job == "draft" else first & (legality(model, split.partner, others) == 0)
+            second = legality(model, split.partner, others) == 0
+            return np.asarray(first if self.job == "draft" else first & second)
         own = legality(model, split, chips, frozenset(ROLES) - partner.roles) == 0
         whole = partner_legality(model, split.partner, partner, others) == 0
         return np.asarray(own & whole)
@@ -153,8 +155,9 @@ def _split(rows: list[dict[str, int]]) -> Split:
     def column(name: str) -> Array:
         return array([row.get(name, 1) for row in rows])
 
-    other = Split(*(column(f"partner.{name}") for name in DEGREES), micro_batches=column(""))
-    return Split(*(column(name) for name in DEGREES), micro_batches=column("micro_batches"), partner=other)
+    other = split_of(**{name: column(f"partner.{name}") for name in DEGREES})
+    own = split_of(**{name: column(name) for name in DEGREES})
+    return replace(own, micro_batches=column("micro_batches"), partner=other)
 
 
 def _nothing(main: Pool, partner: Partner, settings: Settings) -> str:
@@ -171,7 +174,7 @@ def _nothing(main: Pool, partner: Partner, settings: Settings) -> str:
 def faults_of(file: PoolsFile) -> list[tuple[tuple[str, ...], str]]:
     """(place, what is wrong) in the part of a mapper's file about two pools."""
     known = (*ROLES, *(word for words in JOBS.values() for word in words))
-    faults = []
+    faults: list[tuple[tuple[str, ...], str]] = []
     for name, pool in file.pools.items():
         for word in pool.runs:
             if word not in known:

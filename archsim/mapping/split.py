@@ -62,8 +62,12 @@ class Split:
 
     def mapped(self, change: "Callable[[str, Array], Array]") -> "Split":
         """The split with each degree changed, those of the partner too, as `partner.tensor` and so on."""
-        own = {item.name: change(item.name, getattr(self, item.name)) for item in fields(self) if item.name != "partner"}
-        other = None if self.partner is None else self.partner.mapped(lambda name, value: change(f"partner.{name}", value))
+        own = {
+            item.name: change(item.name, getattr(self, item.name)) for item in fields(self) if item.name != "partner"
+        }
+        other = (
+            None if self.partner is None else self.partner.mapped(lambda name, value: change(f"partner.{name}", value))
+        )
         return Split(**own, partner=other)
 
     def named(self) -> dict[str, Array]:
@@ -103,7 +107,8 @@ def split(
     context: object = 1,
 ) -> Split:
     """A split from plain numbers or arrays."""
-    return Split(*(array(degree) for degree in (tensor, attention_data, expert, data, pipeline, context)))
+    ranks = array(tensor), array(attention_data), array(expert), array(data)
+    return Split(*ranks, array(pipeline), array(context))
 
 
 def legality(model: Model, s: Split, chips: Array, roles: Collection[str] = ROLES) -> Array:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from archsim import __version__
+from archsim.economics.terms import HOUR
 from archsim.engine.cost import ALL_PARTS
 from archsim.engine.lanes import GAPS
-from archsim.economics.terms import HOUR
-from archsim.explore.evaluate import StepAnswer, chip_rate, dollars_per_second
+from archsim.explore.bill import dollars_per_second
+from archsim.explore.evaluate import StepAnswer, chip_rate
 from archsim.explore.result import METRICS, Result, check_defined
 from archsim.report.document import UNITS, clean
 from archsim.report.page import Figures, environment

@@ -105,7 +105,9 @@ def _pools(scenario: Scenario) -> dict[str, Json]:
     partner = scenario.partner
     if partner is None:
         return {}
-    pools = {name: {"chip": pool.chip.name, "count": pool.count.ravel()} for name, pool in scenario.system.pools.items()}
+    pools = {
+        name: {"chip": pool.chip.name, "count": pool.count.ravel()} for name, pool in scenario.system.pools.items()
+    }
     return {"pools": pools, "partner": {"name": partner.name, "job": partner.job, "runs": sorted(partner.roles)}}
 
 

@@ -66,7 +66,9 @@ def memory_section(point: Point) -> Section:
 def memory_sections(point: Point) -> list[Section]:
     """What one chip of each pool holds; the only part of an explanation that an infeasible point has."""
     partner, lines = point.scenario.partner, tuple(partner_memory_lines(point))
-    other = [Section(f"Memory of one chip of pool {partner.name}", lines=lines)] if partner is not None and lines else []
+    other = (
+        [Section(f"Memory of one chip of pool {partner.name}", lines=lines)] if partner is not None and lines else []
+    )
     return [memory_section(point), *other]
 
 

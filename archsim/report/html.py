@@ -126,7 +126,7 @@ def _answered(point: Point, figures: Figures) -> dict[str, Any]:
     }
 
 
-def _rooflines(point: Point, steps: Sequence[StepTime], figures: Figures) -> list[tuple[str, Markup]]:
+def _rooflines(point: Point, steps: Sequence[StepTime], figures: Figures) -> list[tuple[str, dict[str, object]]]:
     """A roofline for each pool with work that has FLOPs: where it is, and the figure."""
     system = point.scenario.system
     if system.partner is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from archsim.arrays import Array
 from archsim.explore.scenario import Scenario
-from archsim.mapping.mapper import DEGREES
+from archsim.mapping.roles import DEGREES
 from archsim.mapping.split import Split
 from archsim.workload.model import Moe, precision_of
 

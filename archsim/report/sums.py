@@ -175,10 +175,10 @@ def dollar_lines(point: Point) -> list[Line]:
     chips = single(point.scenario.chips)
     system: Term = named("chips", chips) * named("chip", hour, "USD/h")
     lines = [*_chip_lines(point, rate, terms)]
-    for share in shares(answer)[1:]:
-        note = f"of pool {share.pool}, by {share.rate.by}"
-        lines.append(Line("other chip", None, single(share.rate.hourly), "USD/h", note))
-        other = named("chips", single(share.count)) * named("other chip", single(share.rate.hourly), "USD/h")
+    for pool in shares(answer)[1:]:
+        note = f"of pool {pool.pool}, by {pool.rate.by}"
+        lines.append(Line("other chip", None, single(pool.rate.hourly), "USD/h", note))
+        other = named("chips", single(pool.count)) * named("other chip", single(pool.rate.hourly), "USD/h")
         system = system + other
     lines.append(line("system", system, "USD/h"))
     second = named("system", system.value, "USD/h") / named("hour", HOUR, "s")

@@ -11,10 +11,10 @@ from archsim.engine.cost import ALL_PARTS
 from archsim.engine.lanes import GAPS
 from archsim.explore.evaluate import chip_rate
 from archsim.explore.result import Result
+from archsim.mapping.plan import MemoryPlan
 from archsim.report.choice import choice_sentences
 from archsim.report.formulas import quantity
 from archsim.report.memory import MEANINGS, NAMES
-from archsim.mapping.plan import MemoryPlan
 from archsim.report.point import Point, columns, degrees_at, single
 from archsim.report.steps import KernelTime, StepTime
 from archsim.report.words import counted, dollars, number, percent, place, shown, split_label, targets, token_rate
@@ -163,7 +163,11 @@ def _causes(name: str, meaning: str, values: list[float], span: float) -> tuple[
         return None
     many = len(values) > FEW_LANES  # a share of each would not fit beside them
     cells = [
-        "" if value <= 1e-6 * span else show(value, "time") if many else f"{show(value, 'time')}  {percent(value / span):>5}"
+        ""
+        if value <= 1e-6 * span
+        else show(value, "time")
+        if many
+        else f"{show(value, 'time')}  {percent(value / span):>5}"
         for value in values
     ]
     return (name, *cells, meaning)

@@ -25,8 +25,8 @@ def trace_of(step: PricedStep, name: str, process: int = 1) -> list[dict[str, An
         events.append(_event("step", "host", (process, 0), 0.0, host, {}))
     for event in played:
         details = {"block": event.block, "layer": event.layer}
-        thread = process, lanes.index(event.lane)
-        events.append(_event(event.name, event.lane, thread, event.start, event.seconds, details))
+        where = process, lanes.index(event.lane)
+        events.append(_event(event.name, event.lane, where, event.start, event.seconds, details))
     return events
 
 
