@@ -346,7 +346,7 @@ def with_fields(scenario: Scenario, fields: Mapping[str, Array]) -> Scenario:
             scenario = _with_chip(scenario, scenario.system.main_name, rest, value)
         elif head == "links" and rest:
             scenario = replace(scenario, system=wires_of(scenario.system, rest, value))
-        elif head == "pools" and rest.partition(".")[0] in scenario.system.pools:
+        elif head == "pools" and scenario.partner is not None and rest.partition(".")[0] in scenario.system.pools:
             pool, _, field = rest.partition(".")
             scenario = _with_pool(scenario, pool, field, value)
         elif head == "split" and rest:

@@ -134,7 +134,8 @@ class Roles:
         chips, others = (array([row[key] for row in rows]) for key in ("count", "partner.count"))
         legal = self._legal(model, proposed, chips, others, partners[0])
         keep = legal if legal.any() else np.ones_like(legal)
-        return Proposals(proposed.mapped(lambda _, value: value[keep]), chips[keep], others[keep])
+        kept = proposed.mapped(lambda _, value: value[keep] if value.size == keep.size else value)
+        return Proposals(kept, chips[keep], others[keep])
 
     def _legal(
         self, model: Model, split: Split, chips: Array, others: Array, partner: Partner
