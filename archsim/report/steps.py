@@ -214,13 +214,18 @@ def steps_of(point: Point) -> tuple[StepTime, ...]:
     answer, chip = point.alone.answer, point.scenario.chip
     if isinstance(answer, SteadyAnswer):
         loop = answer.loop
+        partner = point.scenario.partner
+        if partner is not None and partner.job == "prefill":
+            first = step_time(PREFILL, f"on pool {partner.name}", loop.mixed, partner.chip)
+            return step_time(DECODE, "", answer.decode, chip), first
         joined = single(loop.joined)
         detail = f"decode with the prompts of {joined:.1f} requests" if joined >= 1.05 else "decode with one prompt"
         mixed = step_time(MIXED, detail, loop.mixed, chip, lambda value: single(loop.at_joined(np.atleast_1d(value))))
         return step_time(DECODE, "", answer.decode, chip), mixed
     chunks = single(answer.chunks)
     detail = "" if chunks == 1 else f"one of {chunks:.0f} chunks"
-    return step_time(DECODE, "", answer.decode, chip), step_time(PREFILL, detail, answer.prefill, chip)
+    first = answer.prefilling.chip
+    return step_time(DECODE, "", answer.decode, chip), step_time(PREFILL, detail, answer.prefill, first)
 
 
 def traced(point: Point) -> dict[str, PricedStep]:
