@@ -28,32 +28,28 @@ def queue(attention: Array, stations: tuple[Array, ...], batches: Array, replica
     """Seconds that a micro-batch queues in one layer, over the `stations` it passes (links and chips, s each).
 
     `replicas` of the main pool come by in turn, each with so many micro-batches a layer, to chips pinned to `layers`
-    layers: a station is busy for rho = replicas x batches x T / (layers x period) of the time, and tokens wait
-    rho T / (2 (1 - rho)). Alone, a replica waits for nobody.
+    layers. Of stations in a row with constant times the wait is that of the slowest, T, alone (H. D. Friedman, 1965),
+    and others load it for rho = (replicas - 1) x batches x T / (layers x period) of the time: rho T / (2 (1 - rho)), and
+    never less than keeps the slowest station from doing more than it can. Alone, a replica waits for nobody.
     """
     serial = attention
     for time in stations:
         serial = serial + time
-    slowest = attention
+    slowest = stations[0]
     for time in stations:
         slowest = np.maximum(slowest, time)
-    own = np.maximum(attention + (batches - 1.0) * slowest, serial)
-    loads = [replicas * batches * time / layers for time in stations]
-    floor = loads[0]
-    for load in loads:
-        floor = np.maximum(floor, load)
+    own = np.maximum(attention + (batches - 1.0) * np.maximum(attention, slowest), serial)
+    load = np.maximum(replicas - 1.0, 0.0) * batches * slowest / layers
+    floor = replicas * batches * slowest / layers
     low, high = np.maximum(own, floor), 1.5 * own + 2.0 * floor
     for _ in range(ROUNDS):
         middle = (low + high) / 2.0
-        more = np.maximum(own, serial + _wait(stations, loads, middle)) > middle
+        more = np.maximum(own, serial + _wait(slowest, load, middle)) > middle
         low, high = np.where(more, middle, low), np.where(more, high, middle)
-    return np.where(replicas > 1, _wait(stations, loads, high), array(0.0))
+    return np.where(replicas > 1, np.maximum(_wait(slowest, load, high), floor - serial), array(0.0))
 
 
-def _wait(stations: tuple[Array, ...], loads: list[Array], period: Array) -> Array:
-    """M/D/1 over all stations."""
-    total = array(0.0)
-    for time, load in zip(stations, loads, strict=True):
-        rho = np.minimum(load / np.maximum(period, np.finfo(np.float64).tiny), 1.0 - 1e-12)
-        total = total + rho * time / (2.0 * (1.0 - rho))
-    return total
+def _wait(time: Array, load: Array, period: Array) -> Array:
+    """The mean wait of M/D/1."""
+    rho = np.minimum(load / np.maximum(period, np.finfo(np.float64).tiny), 1.0 - 1e-12)
+    return rho * time / (2.0 * (1.0 - rho))

@@ -171,9 +171,9 @@ class _Block:
         inside = [self.other.reduced("tokens_gather", role, size * fmt.bytes, split.tensor)]
         inside = [kernel for kernel in inside if _works(kernel)] + _shared_first(kernels)
         sent: int | None = None  # tokens on their way to their experts, while shared ones run
-        lane = "ffn"
+        met = False
         for kernel in (*inside, *self.other.end("", operators[-1].name)):
-            lane = _lane(kernel, lane)
+            lane, met = _lane(kernel, met), met or kernel.kind == "experts"
             after = len(self.made) - 1
             before = after - 1 if sent == after else after
             waits = (before,) if kernel.kind != "experts" or sent is None else tuple(dict.fromkeys((sent, after)))
@@ -184,7 +184,7 @@ class _Block:
         self.back = len(self.made) - 1
         gather = self.own.reduced(
             "rows_gather",
-            role,
+            "attention",
             self.own.graph.step.tokens * self.own.graph.model.hidden,
             self.own.split.tensor,
             EXCHANGE,
@@ -223,11 +223,11 @@ def _works(kernel: Kernel) -> bool:
     return kernel.kind not in COLLECTIVES or bool((kernel.dims["ranks"] > 1).any())
 
 
-def _lane(kernel: Kernel, before: str) -> str:
-    """The lane of a kernel of the other pool: what comes after results have met is part of their meeting."""
+def _lane(kernel: Kernel, met: bool) -> str:
+    """The lane of a kernel of the other pool: small kernels behind the experts are part of how results meet."""
     if kernel.kind in COLLECTIVES:
         return "ffn_in" if kernel.name in ENTERS else "ffn_out"
-    return "ffn_out" if before == "ffn_out" else "ffn"
+    return "ffn_out" if met and kernel.kind == "elementwise" else "ffn"
 
 
 def _shared_first(kernels: list[tuple[Operator, Kernel]]) -> list[Kernel]:

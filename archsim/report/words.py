@@ -108,10 +108,11 @@ def split_label(degrees: Mapping[str, float]) -> str:
     own = {name: value for name, value in degrees.items() if "." not in name}
     other = {name.removeprefix("partner."): value for name, value in degrees.items() if name.startswith("partner.")}
     if other:
-        batches = counted(own.get("micro_batches", 1.0), "micro-batch", "es")
+        batches = own.get("micro_batches", 1.0)
+        turns = f"; {batches:.0f} micro-batches" if batches > 1 else ""
         layers = other.get("pipeline", 1.0)
         pinned = f" for each of {layers:.0f} layers" if layers > 1 else ""
-        return f"{split_label(own)}; other pool {split_label({**other, 'pipeline': 1.0})}{pinned}; {batches}"
+        return f"{split_label(own)}; other pool {split_label({**other, 'pipeline': 1.0})}{pinned}{turns}"
     parts = [words.format(degrees[name]) for name, words in KINDS.items() if degrees.get(name, 1.0) > 1]
     tensor = degrees.get("tensor", 1.0)
     return ", ".join([*([f"TP{tensor:.0f}"] if tensor > 1 or not parts else []), *parts])
