@@ -17,6 +17,7 @@ from types import MappingProxyType
 HOUR = 3600.0  # seconds
 DAY = 24 * HOUR
 YEAR = 365 * DAY  # the 8760 hours that depreciation and rent are reckoned with
+LEAST, MOST = 1e-24, 1e36  # of a quantity: beyond them times, raised to the 8th power, leave the range of a float
 
 
 class UnitError(ValueError):
@@ -118,9 +119,9 @@ _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*([^\W\d_][\w/\s]*)?")
 def parse(text: object, dimension: str, unit: str | None = None) -> float:
     """Read a quantity such as "3.35 TB/s".
 
-    Returns a finite float >= 0 in SI, or in `unit` (one of the same dimension) where it is given. Thousands
+    Returns a float >= 0 in SI, or in `unit` (one of the same dimension) where it is given. Thousands
     may be parted by `_` ("25_000 USD"). Raises UnitError for a missing or foreign unit, for anything that is
-    not text, and for numbers that are negative, not finite or too large or small for a float.
+    not text, and for numbers that are negative, above MOST or, unless 0, below LEAST.
     """
     known = _dimension(dimension)
     found = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
@@ -135,9 +136,9 @@ def parse(text: object, dimension: str, unit: str | None = None) -> float:
     value = number * (size / known.units[unit] if unit else size)
     if number < 0:
         raise _refused(known, text, "it must not be negative")
-    if not math.isfinite(value):
+    if not value <= MOST:
         raise _refused(known, text, "the number is too large")
-    if value == 0 and re.match(r"[+-]?[0._]*[1-9]", found[1]):
+    if value < LEAST and re.match(r"[+-]?[0._]*[1-9]", found[1]):
         raise _refused(known, text, "the number is too small")
     return abs(value)  # turns -0.0 into 0.0
 

@@ -12,6 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from archsim.catalog import find, names, read
 from archsim.chip import constants as families_of
+from archsim.chip import memory as memories
 from archsim.chip import schema as chips
 from archsim.economics.prices import Prices
 from archsim.economics.terms import Terms
@@ -28,7 +29,7 @@ from archsim.workload import schema as workloads
 
 def _classes() -> Iterator[type[BaseModel]]:
     """Every schema of a file or of a part of one."""
-    for module in (chips, families_of, scenarios, options, mapper, runtime, workloads, configurations):
+    for module in (chips, memories, families_of, scenarios, options, mapper, runtime, workloads, configurations):
         for value in vars(module).values():
             own = isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
             if own:
@@ -210,7 +211,8 @@ def errors() -> str:
     """
     own = {name: read(find("chips/generations", name)).data["kernels"] for name in names("chips/generations")}
     sets = {name: stacks["vllm"] for name, stacks in own.items() if _stated(stacks.get("vllm", {}).values())}
-    rows = [[f"`{family}`", *(_range(of.get(family, {})) for of in sets.values())] for family in families_of.FAMILIES]
+    kernels = [family for family, of in families_of.FAMILIES.items() if not issubclass(of, families_of.Machine)]
+    rows = [[f"`{family}`", *(_range(of.get(family, {})) for of in sets.values())] for family in kernels]
     return table(["kernel family", *sets], rows)
 
 

@@ -183,7 +183,7 @@ def test_what_the_engine_cannot_price_is_said_in_one_line() -> None:
     (generations / "mine.yaml").write_text(f"name: mine\nmatrix_style: any\n{constants}\n", encoding="utf-8")
     Path("mine/chips/new.yaml").write_text("extends: nvidia/h100-sxm\nset: {generation: mine}\n", encoding="utf-8")
     said = refused(archsim("--catalog", "mine", "run", scenario(SMALL.replace("nvidia/h100-sxm", "new"))))
-    assert said.startswith("archsim: generation 'mine' has no ") and len(said.splitlines()) == 1
+    assert said.startswith("scenario.yaml:3:21: generation 'mine' has no ") and len(said.splitlines()) == 1
 
 
 def test_what_the_scenario_lacks_is_said() -> None:

@@ -14,6 +14,7 @@ from archsim.chip.schema import load_chip
 from archsim.explore.scenario import load_scenario
 from archsim.mapping.mapper import load_mapper
 from archsim.mapping.runtime import load_runtime
+from archsim.workload.importer import import_config
 from archsim.workload.schema import load_model
 
 ROOT = Path(__file__).parent.parent
@@ -161,3 +162,15 @@ def test_yaml_of_ones_own_validates(page: Path, tmp_path: Path, monkeypatch: pyt
                 loader(name)
         else:
             loader(name)
+
+
+@pytest.mark.usefixtures("own_catalog")
+def test_the_imported_file_of_the_tutorial_is_what_import_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate = of_docs("generate")
+    blocks = list(generate.BLOCK.finditer((ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")))
+    monkeypatch.chdir(tmp_path)
+    exec(next(block["body"] for block in blocks if "write_text(json.dumps(config" in block["body"]), {})
+    shown = next(block["body"] for block in blocks if block["body"].startswith("# mine/workloads/small-moe.yaml\n"))
+    assert shown.partition("\n")[2] == import_config("config.json").text

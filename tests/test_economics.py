@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,13 @@ from scenarios import CHIPS, DEEPSEEK, LLAMA_8B, LLAMA_70B, chip, one, scenario
 
 import archsim
 from archsim.arrays import array
+from archsim.catalog import CatalogError, find
 from archsim.chip.model import with_value
+from archsim.chip.schema import load_chip
 from archsim.economics.money import per_million, rate, wall_power
 from archsim.economics.terms import Terms, recovery_factor
 from archsim.explore.result import Result
+from archsim.explore.scenario import load_scenario
 
 H100 = "nvidia/h100-sxm"
 BARE = {"overhead": "0 W", "pue": 1.0}  # the board alone
@@ -162,3 +167,27 @@ def test_a_more_expensive_chip_costs_more_a_token() -> None:
     assert one(rate(dearer, Terms(by="capital"), array(0.0)).hourly) > one(
         rate(chip(H100), Terms(by="capital"), array(0.0)).hourly
     )
+
+
+@pytest.mark.parametrize(("by", "missing"), [("rent", "no rent"), ("capital", "no all-in price")])
+def test_a_way_of_paying_without_a_price_is_refused_in_place(by: str, missing: str, tmp_path: Path) -> None:
+    chip = "extends: nvidia/h100-sxm\nset: {price: {as_of: 2026-01}}\n"
+    (tmp_path / "unpriced.yaml").write_text(chip, encoding="utf-8")
+    ask = "model: meta/llama-3.1-8b\npools: {gpu: {chip: ./unpriced.yaml, count: 1}}\nbatch: 1\ncontext: 100\n"
+    (tmp_path / "ask.yaml").write_text(f"{ask}economics:\n  by: {by}\n", encoding="utf-8")
+    with pytest.raises(CatalogError, match=rf"ask\.yaml:6:7: .*{missing}"):
+        load_scenario(str(tmp_path / "ask.yaml"))
+
+
+def test_no_use_at_all_has_no_cost() -> None:
+    with pytest.raises(CatalogError, match=r"at least 0\.001"):
+        scenario(LLAMA_8B, economics={"utilization": 0}, batch=1, context=1)
+
+
+def test_a_chip_needs_the_energy_of_bf16_which_stands_in_for_other_formats(tmp_path: Path) -> None:
+    shipped = find("chips", "nvidia/h100-sxm").read_text(encoding="utf-8")
+    text = re.sub(r"flop: \{[^}]*\}", "flop: {fp8: 1 pJ/FLOP}", shipped)
+    assert text != shipped
+    (tmp_path / "chip.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(CatalogError, match=r"chip\.yaml:\d+:\d+: .*bf16"):
+        load_chip(str(tmp_path / "chip.yaml"))

@@ -65,10 +65,6 @@ SCENARIOS = (
     "traffic: {input: 700, output: 90, cached: 30}\nslo: {ttft: 2 s, tpot: 40 ms, interactivity: 20 tok/s}\n"
     "objective: {minimize: cost_per_token}\neconomics: {rent: 2 USD/h}\n",
 )
-# Refusals of the engine: the files are fine alone, and what is missing lies between them
-BETWEEN = re.compile(
-    r"archsim: .*(has no (rent|all-in price)|has no \S+ constants|computes nothing as wide|no engine for)"
-)
 PLACE = re.compile(r"[^:]+:\d+:\d+: \S")
 
 
@@ -431,7 +427,7 @@ def wrong(found: Result, stderr: str) -> tuple[str, str]:
     lines = [line for line in stderr.splitlines() if line]
     if found.exit_code != 2 or not lines or found.stdout:
         return f"exit code {found.exit_code}", found.output
-    unplaced = [line for line in lines if not PLACE.match(line) and not BETWEEN.match(line)]
+    unplaced = [line for line in lines if not PLACE.match(line)]
     return ("no place", unplaced[0]) if unplaced else ("", "")
 
 

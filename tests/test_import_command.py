@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from archsim.cli import app
@@ -67,3 +68,20 @@ def test_no_file_and_no_folder_are_refused() -> None:
     done = CliRunner().invoke(app, ["import", "lost.json"])
     assert done.exit_code == 2 and "lost.json" in done.stderr
     assert imported("--out", "lost/small.yaml").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("told", "repository"),
+    [
+        ("tiny-org/Tiny-2.1", "tiny-org/Tiny-2.1"),
+        ("./tiny/model", None),
+        ("/data/tiny/model", None),
+        ("tiny", None),
+        ("a/b/c", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_repository_is_taken_over_where_it_is_told(told: str | None, repository: str | None) -> None:
+    found = yaml.safe_load(imported(_name_or_path=told).stdout)
+    assert found.get("hf_repo") == repository

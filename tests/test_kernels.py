@@ -30,8 +30,9 @@ from scenarios import (
 )
 
 from archsim.arrays import Array, array, soft_maximum
-from archsim.chip.constants import Gemm
-from archsim.chip.model import Chip, with_value
+from archsim.chip.constants import ATTENTION_SPLITS, Gemm
+from archsim.chip.model import Chip, Unsuited, with_value
+from archsim.engine import attention as attention_module
 from archsim.engine import experts as experts_module
 from archsim.engine.cost import ALL_PARTS, Cost
 from archsim.engine.experts import distinct_experts, imbalance
@@ -681,7 +682,25 @@ def test_a_longer_cache_is_never_faster() -> None:
 def test_a_missing_constant_is_refused_with_what_exists() -> None:
     generation_ = chip(H100).generation
     bare = replace(chip(H100), generation=replace(generation_, kernels={"vllm": {"gemm": {}}}))
-    with pytest.raises(KeyError, match=r"hopper.*no gemm constants"):
+    with pytest.raises(Unsuited, match=r"hopper.*no gemm constants"):
         priced(gemm(1, 64, 64), bare)
-    with pytest.raises(KeyError, match="no experts constants of stack 'vllm'"):
+    with pytest.raises(Unsuited, match="no experts constants of stack 'vllm'"):
         priced(routed(1), bare)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_the_splits_of_attention_that_are_left_out_are_never_the_fastest(
+    stack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One point at a time, so that as many as possible are left out, against the whole menu at once."""
+    rng = np.random.default_rng(11)
+    dims = random_dims("generation_attention", rng, 300)
+    few = [
+        one(priced(generation(**{k: v[[i]] for k, v in dims.items()}), chip(H100), stack).seconds) for i in range(300)
+    ]
+    monkeypatch.setattr(
+        attention_module._Generation,
+        "_candidates",
+        lambda self: [1.0, *(float(count) for count in ATTENTION_SPLITS if 1 < count <= self.c.splits)],
+    )
+    assert priced(generation(**dims), chip(H100), stack).seconds.tolist() == few

@@ -20,17 +20,18 @@ WHOLE, SHARE, SWITCH = {"type": int}, {"type": float}, {"action": "store_true"}
 
 # What each tool takes, as its own documentation or the source that prints its help has it. Lists of choices are whole.
 
-# vLLM, "Engine Arguments": https://docs.vllm.ai/en/latest/configuration/engine_args/ (2026); the degree of decode context
-# parallelism: https://docs.vllm.ai/en/latest/serving/context_parallel_deployment/. --quantization: QuantizationMethods of
-# vllm/model_executor/layers/quantization/__init__.py, commit 05d90956 (early 2026), without those it calls deprecated;
-# --kv-cache-dtype: CacheDType of vllm/config/cache.py, commit 002f10e0 (2026).
+# vLLM, "Engine Arguments": https://docs.vllm.ai/en/latest/configuration/engine_args/ (2026); the degree of decode
+# context parallelism: https://docs.vllm.ai/en/latest/serving/context_parallel_deployment/. --quantization:
+# QuantizationMethods of vllm/model_executor/layers/quantization/__init__.py, commit 05d90956 (2026), without those it
+# calls deprecated; --kv-cache-dtype: CacheDType of vllm/config/cache.py, commit 002f10e0 (2026).
 VLLM_WEIGHTS = (
     "awq fp8 modelopt modelopt_fp4 gguf gptq_marlin awq_marlin gptq compressed-tensors bitsandbytes quark moe_wna16 "
     "torchao inc mxfp4 mxfp8 cpu_awq"
 )
 VLLM_CACHE = (
     "auto float16 bfloat16 fp8 fp8_e4m3 fp8_e5m2 fp8_inc fp8_ds_mla nvfp4_ds_mla turboquant_k8v4 turboquant_4bit_nc "
-    "turboquant_k3v4_nc turboquant_3bit_nc int4_per_token_head int8_per_token_head fp8_per_token_head nvfp4 nvfp4_4over6"
+    "turboquant_k3v4_nc turboquant_3bit_nc int4_per_token_head int8_per_token_head fp8_per_token_head nvfp4 "
+    "nvfp4_4over6"
 )
 VLLM: dict[tuple[str, ...], dict[str, Any]] = {
     ("--tensor-parallel-size", "-tp"): WHOLE,
@@ -68,8 +69,8 @@ SGLANG: dict[tuple[str, ...], dict[str, Any]] = {
     ("--mem-fraction-static",): SHARE,
 }
 # TensorRT-LLM: https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html ("Syntax"), which is made
-# from the options in tensorrt_llm/commands/serve.py, commit 00209af1 (2026). Configuration file: enable_attention_dp and
-# kv_cache_config of its LLM arguments; dtype is any text, of which "auto", "fp8" and "nvfp4" mean something:
+# from the options in tensorrt_llm/commands/serve.py, commit 00209af1 (2026). Configuration file: enable_attention_dp
+# and kv_cache_config of its LLM arguments; dtype is any text, of which "auto", "fp8" and "nvfp4" mean something:
 # https://nvidia.github.io/TensorRT-LLM/llm-api/reference/KvCacheConfig.html
 TENSORRT: dict[tuple[str, ...], dict[str, Any]] = {
     ("--tensor_parallel_size", "--tp_size"): WHOLE,

@@ -25,6 +25,7 @@ from archsim.report.rests import assumptions, calibration
 from archsim.report.roofline import roofline
 from archsim.report.steps import steps_of, summary
 from archsim.report.tables import memory_table, proposal_table, sweep_table, time_table
+from archsim.report.terminal import notes
 from archsim.report.words import dollars, number, percent, place, sentence, slo_sentence, split_label
 from archsim.units import DIMENSIONS
 
@@ -249,6 +250,17 @@ def test_a_report_says_what_was_looked_at_and_why_the_plan_was_chosen() -> None:
     assert choice_sentences(main_point(run(scenario(LLAMA_8B, batch=1, context=100)))) == []  # one proposal, one chip
     few = main_point(run(scenario(DEEPSEEK, "nvidia/h200-sxm", 8, runtime="llama.cpp", batch=1, context=1000)))
     assert "llama.cpp has none for this model" in choice_sentences(few)[0]
+
+
+def test_a_report_marks_risks_to_quality_the_most_sensitive_first() -> None:
+    s = scenario(LLAMA_8B, batch=1, context=100, precision={"weights": "nvfp4", "kv": "fp8"})
+    result = run(s)
+    (note,) = [text for text in notes(main_point(result)) if text.startswith("Risks to quality")]
+    assert note.index("attention projections in nvfp4") < note.index("KV cache in fp8") < note.index("dense weights")
+    risks = json.loads(to_json(result))["scenario"]["quality_risks"]
+    assert risks[0].startswith("attention projections") and len(risks) >= 3
+    assert "KV cache in fp8: errors stay" in to_html(result)
+    assert not [text for text in notes(main_point(run(scenario(LLAMA_8B, batch=1, context=100)))) if "quality" in text]
 
 
 def test_a_better_plan_that_misses_the_slo_is_named() -> None:

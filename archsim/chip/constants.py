@@ -4,7 +4,7 @@ A generation file holds `kernels: {<stack>: {<family>: {<format>: {...}}}}`; a s
 are seconds, bandwidths bytes a second, efficiencies fractions of the peak of the format actually used.
 """
 
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,8 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 EXPERT_TILES = (8, 16, 32, 64, 128, 256)
 ATTENTION_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
+Share = Annotated[Fraction, Field(ge=1e-4)]  #: of a peak rate that is sustained, by which times are divided
+
 
 class Constants(StrictModel):
     """Where a set comes from and how far off it is."""
@@ -23,15 +25,18 @@ class Constants(StrictModel):
     fitted_on: str = Field(
         description="the chips, stacks and formats whose measurements it was fitted on, or what it is taken from"
     )
-    error: NonNegative | None = Field(None, description="mean absolute error in % on measurements not used in the fit")
+    error: NonNegative | None = Field(
+        None,
+        description="mean absolute error in % on measurements not used in the fit; of collectives, of the fit itself",
+    )
 
 
 class Gemm(Constants):
     """A matrix product in tiles over the cores, with split-K (`engine/gemm.py`)."""
 
     fixed: Seconds = Field(0.0, description="t0: launch and fill")
-    matrix: Fraction = Field(1.0, description="eta: sustained share of the matrix peak")
-    memory: Fraction = Field(1.0, description="eta_m: sustained share of the memory bandwidth")
+    matrix: Share = Field(1.0, description="eta: sustained share of the matrix peak")
+    memory: Share = Field(1.0, description="eta_m: sustained share of the memory bandwidth")
     feed: Bandwidth | None = Field(None, description="bw_sm: operand bytes a core can take, at 1.83 GHz")
     epilogue: Seconds = Field(0.0, description="ep: writing a tile of 128 x 256")
     wave: Seconds = Field(0.0, description="wv: start of each wave of a kernel that is not persistent")
@@ -51,11 +56,11 @@ class GenerationAttention(Constants):
     """Attention of one new token a sequence over its KV cache, split over thread blocks (`engine/attention.py`)."""
 
     fixed: Seconds = 0.0
-    memory: Fraction = 1.0
+    memory: Share = 1.0
     block: Seconds = Field(0.0, description="t_cta: fixed work of a thread block")
     query: Seconds = Field(0.0, description="t_g: work a query head of a group adds to a block")
     feed: Bandwidth | None = Field(None, description="bw_sm: KV bytes one core can stream")
-    matrix: Fraction = Field(1.0, description="eta_c: share of the bf16 matrix peak of one core")
+    matrix: Share = Field(1.0, description="eta_c: share of the bf16 matrix peak of one core")
     combine: Seconds = Field(0.0, description="t_comb: joining the splits")
     combine_feed: Bandwidth | None = Field(None, description="bw_cb: bandwidth of the join")
     overlap: Positive = 4.0
@@ -79,7 +84,7 @@ class ContextAttention(Constants):
     """Causal attention of a prompt (`engine/attention.py`)."""
 
     fixed: Seconds = 0.0
-    matrix: Fraction = Field(1.0, description="eta_c: share of the bf16 matrix peak")
+    matrix: Share = Field(1.0, description="eta_c: share of the bf16 matrix peak")
     exponential: Positive | None = Field(
         None, description="eta_x: share of the exponential rate; absent: never the limit"
     )
@@ -89,7 +94,7 @@ class ContextAttention(Constants):
     keys: NonNegative = Field(1.0, description="iokv: passes over keys and values")
     overlap: Positive = 4.0
     rows: int = Field(128, description="Mt: query rows of a tile; 0 for no tiles at all")
-    memory: Fraction = Field(0.85, description="sustained share of the bandwidth for these passes")
+    memory: Share = Field(0.85, description="sustained share of the bandwidth for these passes")
 
 
 class Experts(Constants):
@@ -97,8 +102,8 @@ class Experts(Constants):
 
     fixed: Seconds = 0.0
     routing: Seconds = Field(0.0, description="t_r: for each doubling of routed tokens")
-    matrix: Fraction = 1.0
-    memory: Fraction = 1.0
+    matrix: Share = 1.0
+    memory: Share = 1.0
     feed: Bandwidth | None = None
     wave: Seconds = 0.0
     depth: Seconds = 0.0
@@ -117,24 +122,24 @@ class Elementwise(Constants):
     fixed: Seconds = Field(
         0.0, description="what one more kernel in a layer costs an engine, gaps between kernels included"
     )
-    memory: Fraction = 1.0
+    memory: Share = 1.0
 
 
 class StateUpdate(Constants):
     """One new token a sequence through its recurrent state (`engine/state.py`)."""
 
     fixed: Seconds = 0.0
-    memory: Fraction = Field(1.0, description="sustained share of the bandwidth for reading and writing the state")
-    vector: Fraction = Field(1.0, description="sustained share of the fp32 vector peak")
+    memory: Share = Field(1.0, description="sustained share of the bandwidth for reading and writing the state")
+    vector: Share = Field(1.0, description="sustained share of the fp32 vector peak")
 
 
 class StateScan(Constants):
     """The scan of a prompt in chunks (`engine/state.py`)."""
 
     fixed: Seconds = 0.0
-    matrix: Fraction = Field(1.0, description="sustained share of the bf16 matrix peak")
-    memory: Fraction = Field(1.0, description="sustained share of the bandwidth for activations and states")
-    vector: Fraction = Field(1.0, description="sustained share of the fp32 vector peak, for scans without products")
+    matrix: Share = Field(1.0, description="sustained share of the bf16 matrix peak")
+    memory: Share = Field(1.0, description="sustained share of the bandwidth for activations and states")
+    vector: Share = Field(1.0, description="sustained share of the fp32 vector peak, for scans without products")
     chain: Seconds = Field(
         0.0, description="one step of a chain of chunks that wait for one another, of a sequence and head"
     )
@@ -144,8 +149,8 @@ class Indexer(Constants):
     """Scores of the indexer of sparse attention, and the choice of the best (`engine/state.py`)."""
 
     fixed: Seconds = Field(0.0, description="two launches: scores, choice")
-    matrix: Fraction = Field(1.0, description="sustained share of the matrix peak")
-    memory: Fraction = 1.0
+    matrix: Share = Field(1.0, description="sustained share of the matrix peak")
+    memory: Share = 1.0
     logits: NonNegative = Field(0.0, description="bytes of a score that goes through memory between the two kernels")
 
 
@@ -159,13 +164,13 @@ class AllReduce(Constants):
 
     one_shot: Seconds | None = Field(None, description="a1: everyone sends all to everyone")
     rank: Seconds = Field(0.0, description="g: for each further rank, of one-shot and two-shot")
-    one_shot_link: Fraction = Field(1.0, description="e1: share of the link bandwidth")
+    one_shot_link: Share = Field(1.0, description="e1: share of the link bandwidth")
     two_shot: Seconds | None = Field(None, description="a2: everyone reduces a share, then gathers (NCCL: LL)")
-    two_shot_link: Fraction = Field(1.0, description="e2")
+    two_shot_link: Share = Field(1.0, description="e2")
     ring: Seconds | None = Field(None, description="a3: around a ring, or in the switch (NCCL: Simple, NVLS)")
     ring_rank: Seconds = Field(0.0, description="g3")
-    ring_link: Fraction = Field(1.0, description="e3")
-    switch_link: Fraction | None = Field(None, description="e4: reduction in the switch; absent without it")
+    ring_link: Share = Field(1.0, description="e3")
+    switch_link: Share | None = Field(None, description="e4: reduction in the switch; absent without it")
     skew: Positive = Field(1.0, description="ranks arrive apart: factor on the fixed times in a running engine")
     ranks: Count = Field(8, description="most ranks of an engine's own kernels: a node, more with multi-node NVLink")
 
@@ -180,9 +185,9 @@ class AllToAll(Constants):
     """Dispatch of tokens to experts and their return, inside a node and across nodes."""
 
     local: Seconds = Field(0.0, description="fixed time inside a link domain")
-    local_link: Fraction = 1.0
+    local_link: Share = 1.0
     remote: Seconds = Field(0.0, description="fixed time across nodes")
-    remote_link: Fraction = 1.0
+    remote_link: Share = 1.0
 
 
 class Machine(Constants):

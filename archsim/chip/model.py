@@ -15,6 +15,10 @@ from archsim.units import Format
 FamilySet = TypeVar("FamilySet", bound=Constants)
 
 
+class Unsuited(ValueError):
+    """A chip, or its generation, that lacks what a model in some format needs of it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Memory:
     """Memory of a chip: capacity (B), bandwidth (B/s), and the timings of its DRAM where its file names them."""
@@ -91,16 +95,17 @@ class Generation:
     sources: tuple[Source, ...] = ()
 
     def constants(self, stack: str, family: str, formats: tuple[str, ...], as_class: type[FamilySet]) -> FamilySet:
-        """The first set among `formats`, then `any`. Raises KeyError with what exists."""
+        """The first set among `formats`, then `any`. Raises Unsuited with what exists."""
         sets = self.kernels.get(stack, {}).get(family, {})
         for name in (*formats, "any"):
             if name in sets:
                 found = sets[name]
                 if isinstance(found, as_class):
                     return found
-        have = ", ".join(sorted(sets)) or "none"
+        others = [name for name, families in self.kernels.items() if families.get(family)]
+        have = ", ".join(sorted(sets)) or (f"those of stack {' and '.join(others)} only" if others else "none")
         wanted = " or ".join(dict.fromkeys(formats))
-        raise KeyError(
+        raise Unsuited(
             f"generation {self.name!r} has no {family} constants of stack {stack!r} for {wanted} (it has: {have})"
         )
 
@@ -120,8 +125,8 @@ class Chip:
 
     `matrix` maps formats to dense peak FLOP/s, `vector` likewise; `exponentials` are per clock and core; `clock` is
     in Hz, `cores` are SMs, compute units or core slices, `sram` is bytes a core, `cache` bytes shared by all; a
-    `partitioned` cache keeps a copy of what both of its halves read. `network` is the B/s that a core takes from the
-    network on chip (None: never the limit).
+    `partitioned` cache keeps a copy of what both of its halves read. `network` are the B/s that a core takes from the
+    network on chip (None: never the limit), `backing` the memory behind an LPU that may hold its KV cache.
     """
 
     name: str
@@ -140,8 +145,9 @@ class Chip:
     price: Price
     generation: Generation
     sources: tuple[Source, ...] = field(default=())
-    network: Array | None = None
     partitioned: bool = False
+    network: Array | None = None
+    backing: Memory | None = None
 
     def ridge(self, fmt: str = "bf16") -> Array:
         """Ridge point (FLOP/B): the arithmetic intensity at which compute and memory take equally long."""

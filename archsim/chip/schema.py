@@ -4,7 +4,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from archsim.arrays import array
 from archsim.catalog import CatalogError, Document, Fault, Mark, StrictModel, fetch, find, validate
@@ -19,6 +19,7 @@ from archsim.fields import (
     DollarsPerHour,
     EnergyPerByte,
     EnergyPerFlop,
+    FaultAt,
     Fraction,
     Hertz,
     Positive,
@@ -79,7 +80,7 @@ class PowerFile(StrictModel):
     tdp: Watts = Field(gt=0.0)
     idle: Watts
     active: Watts = Field(description="floor while any kernel runs")
-    cap: Fraction = Field(0.988, description="share of the limit that sustained work reaches")
+    cap: Fraction = Field(0.988, ge=0.01, description="share of the limit that sustained work reaches")
 
 
 class EnergyFile(StrictModel):
@@ -88,6 +89,12 @@ class EnergyFile(StrictModel):
     byte: EnergyPerByte
     flop: dict[MatrixFormat, EnergyPerFlop]
     exponential: EnergyPerFlop
+
+    @model_validator(mode="after")
+    def _has_bf16(self) -> "EnergyFile":
+        if "bf16" not in self.flop:
+            raise FaultAt("the energy of a bf16 FLOP is needed: formats without one of their own take it", "flop")
+        return self
 
 
 class PriceFile(StrictModel):
@@ -132,6 +139,7 @@ class ChipFile(StrictModel):
     sram: SramFile
     cache: CacheFile
     memory: MemoryFile
+    backing: MemoryFile | None = Field(None, description="behind an LPU: where `placement.kv: backing` puts KV caches")
     network: NetworkFile | None = Field(None, description="between cores; none: never the limit")
     links: LinksFile
     power: PowerFile
@@ -205,6 +213,10 @@ def _link(file: LinkFile, fallback: str) -> Link:
     return Link(file.name or fallback, array(file.bandwidth), array(file.latency), file.domain, file.switch, reach)
 
 
+def _memory(file: MemoryFile, dram: Technology | None = None) -> Memory:
+    return Memory(file.technology, array(file.capacity), array(file.bandwidth), dram)
+
+
 def _price(file: PriceFile) -> Price:
     chip, system, rent = (None if item is None else array(item) for item in (file.chip, file.system, file.rent))
     return Price(chip, system, rent, file.as_of)
@@ -223,7 +235,8 @@ def _chip(file: ChipFile, generation: Generation, dram: Technology | None, path:
         exponentials=array(file.exponentials),
         sram=array(file.sram.per_core),
         cache=array(file.cache.capacity),
-        memory=Memory(file.memory.technology, array(file.memory.capacity), array(file.memory.bandwidth), dram),
+        memory=_memory(file.memory, dram),
+        backing=None if file.backing is None else _memory(file.backing),
         links=links,
         power=Power(array(power.tdp), array(power.idle), array(power.active), *[array(power.cap * power.tdp)] * 2),
         energy=Energy(
@@ -232,6 +245,6 @@ def _chip(file: ChipFile, generation: Generation, dram: Technology | None, path:
         price=_price(file.price),
         generation=generation,
         sources=(*sources_of(file.sources, path), *(() if dram is None else dram.sources)),
-        network=None if file.network is None else array(file.network.bandwidth),
         partitioned=file.cache.partitioned,
+        network=None if file.network is None else array(file.network.bandwidth),
     )

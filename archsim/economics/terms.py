@@ -30,7 +30,9 @@ class Terms(StrictModel):
     electricity: DollarsPerKWh = Field(0.08, description="price of energy")
     pue: Positive = Field(1.2, description="facility power over IT power")
     overhead: Watts = Field(400.0, description="host, fans, switches and supply losses of one chip")
-    utilization: Fraction = Field(1.0, description="share of its life in which the system serves at this rate")
+    utilization: Fraction = Field(
+        1.0, ge=0.001, description="share of its life in which the system serves at this rate"
+    )
 
 
 def recovery_factor(interest: float, years: float) -> float:

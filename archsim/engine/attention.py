@@ -6,7 +6,6 @@ rows walk over the keys they see; the exponentials of the softmax are a resource
 `docs/models.md`.
 """
 
-import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -129,13 +128,18 @@ class _Generation:
     def _candidates(self) -> list[float]:
         """Numbers of splits that can be the fastest somewhere in the block.
 
-        Waves that need not be whole gain nothing from more splits once the cores are full.
+        Waves that need not be whole gain nothing from more splits once the cores are full, but for what the last keys
+        of each split are padded by.
         """
         counts = [1.0, *(float(count) for count in ATTENTION_SPLITS if 1 < count <= self.c.splits)]
-        if self.shared:
+        block = float(np.min(self._block))
+        if self.shared or block <= 0.0:
             return counts
         full = float((self.x["cores"] / np.maximum(self.blocks, 1e-9)).max())
-        return counts[:1] + [count for fewer, count in itertools.pairwise(counts) if fewer < full]
+        enough = next((count for count in counts if count >= full), np.inf)
+        if enough == 1.0:
+            return counts[:1]
+        return [count for count in counts if count <= enough * (1.0 + KEYS * float(np.max(self._pace)) / block)]
 
     @cached_property
     def _streaming(self) -> Array:

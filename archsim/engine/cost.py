@@ -66,11 +66,15 @@ class Cost:
         )
 
     def scaled(self, factor: float | Array) -> "Cost":
-        """So many times this, at every point."""
-        parts = {name: part * factor for name, part in self.parts.items()}
-        own = (self.seconds, self.flops, self.bytes, self.link_bytes, self.energy)
-        seconds, flops, moved, sent, energy = (value * factor for value in own)
-        return Cost(seconds, parts, flops, moved, sent, energy)
+        """The cost of doing it `factor` times."""
+        return Cost(
+            self.seconds * factor,
+            {name: part * factor for name, part in self.parts.items()},
+            self.flops * factor,
+            self.bytes * factor,
+            self.link_bytes * factor,
+            self.energy * factor,
+        )
 
 
 NOTHING = Cost(ZERO, {})

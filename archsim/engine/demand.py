@@ -1,4 +1,4 @@
-"""What a kernel asks of a machine without shared caches: FLOPs, and bytes of weights, of the KV cache and of activations.
+"""What a kernel asks of a machine without shared caches: FLOPs, and bytes of weights, KV cache and activations.
 
 Weights and cache lie in the memory that is streamed; activations travel on chip. Shared by the kinds `near-memory` and
 `lpu`.

@@ -78,7 +78,7 @@ BYTES: dict[str, Callable[[Kernel], Array]] = {
 def price(kernel: Kernel, chip: Chip, stack: str) -> Cost:
     """The cost of one kernel on one chip with the constants of a kernel stack.
 
-    Raises KeyError when the chip's generation has no constants for it.
+    Raises Unsuited when the chip's generation has no constants for it.
     """
     seconds, parts = timed(kernel, chip, stack)
     if kernel.kind in ("all_reduce", "all_to_all"):
@@ -89,8 +89,9 @@ def price(kernel: Kernel, chip: Chip, stack: str) -> Cost:
 def timed(kernel: Kernel, chip: Chip, stack: str) -> Timed:
     """Seconds and parts of a kernel, and of the variant that its library picks wherever the case for it is given."""
     timing, as_class = FORMS[kernel.kind]
-    names, generation = _formats(kernel), chip.generation
+    names, generation, stack = _formats(kernel), chip.generation, kernel.stack or stack
     constants = generation.constants(stack, kernel.kind, names, as_class)
+    timing = _shown(timing, kernel.shown)
     where, case = _case(kernel, constants)
     other = generation.variant(stack, kernel.kind, names, case) if where.any() else None
     if other is None:
@@ -100,6 +101,19 @@ def timed(kernel: Kernel, chip: Chip, stack: str) -> Timed:
         return seconds, parts
     rest, own = timing(kernel, chip, constants)
     return np.where(where, seconds, rest), {name: np.where(where, part, own[name]) for name, part in parts.items()}
+
+
+def _shown(timing: Timing, share: float) -> Timing:
+    """A timing of which only a share of the fixed part shows: launches overlap in a graph, or a longer kernel hides it."""
+    if share == 1.0:
+        return timing
+
+    def shown(kernel: Kernel, chip: Chip, constants: Constants) -> Timed:
+        seconds, parts = timing(kernel, chip, constants)
+        hidden = (1.0 - share) * parts["fixed"]
+        return seconds - hidden, {**parts, "fixed": parts["fixed"] - hidden}
+
+    return shown
 
 
 def _case(kernel: Kernel, constants: Constants) -> tuple[Flags, str]:

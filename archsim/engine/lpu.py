@@ -17,19 +17,23 @@ from archsim.chip.model import Chip
 from archsim.engine.collective import NOWHERE, link_bytes
 from archsim.engine.cost import Cost
 from archsim.engine.demand import COLLECTIVES, HALVES, Demand, demand, finished, halves
+from archsim.mapping.place import BACKING
 from archsim.mapping.plan import Kernel
 
 
 def price(kernel: Kernel, chip: Chip, stack: str) -> Cost:
     """The cost of one kernel on the chips of one stage.
 
-    Raises KeyError when the chip's generation has no constants for the stack.
+    Raises Unsuited when the chip's generation has no constants for the stack.
     """
     c = chip.generation.constants(stack, "lpu", ("any",), Lpu)
     if kernel.kind in COLLECTIVES:
         return _collective(kernel, chip)
     d = demand(kernel, c.reuse)
     peak, bandwidth = chip.matrix[kernel.compute], chip.memory.bandwidth
+    cached = bandwidth * c.stream
+    if kernel.library == BACKING and chip.backing is not None:
+        cached = np.minimum(chip.backing.bandwidth, cached)
     padded = _padding(c, d)
     busiest = np.maximum(d.busiest, d.flops) * padded
     levels = {
@@ -42,7 +46,7 @@ def price(kernel: Kernel, chip: Chip, stack: str) -> Cost:
             (d.received + d.sent) / (bandwidth * c.stream),
             d.exponentials / (chip.exponentials * chip.clock * chip.cores),
         ),
-        "bandwidth": d.weights * padded / (bandwidth * c.memory) + d.cache / (bandwidth * c.stream),
+        "bandwidth": d.weights * padded / (bandwidth * c.memory) + d.cache / cached,
     }
     return finished(levels, array(halves(kernel, c.dependent_time, c.routed_time)), d, kernel, chip)
 
@@ -87,4 +91,3 @@ def scheduled(priced: Sequence[tuple[Kernel, Cost]], chip: Chip, stack: str) -> 
     energy = cost.energy + chip.power.idle * wait
     found[last] = (kernel, replace(cost, seconds=cost.seconds + wait, parts=parts, energy=energy))
     return found
-

@@ -1,8 +1,8 @@
 """Kind `near-memory`: cores that each own a slice of memory and stream it past a matrix-vector unit.
 
 Weights are striped over the slices by columns or, where that is more even, by depth; activations are broadcast and
-partial sums reduced over a network on chip. Nothing is launched. What waits for one another on chip takes a fixed time a
-layer, and a collective its latency with the last column chunk of its bytes. Form and constants: `docs/machines.md`.
+partial sums reduced over a network on chip. Nothing is launched. What waits for one another on chip takes a fixed time
+a layer, and a collective its latency with the last column chunk of its bytes. Form and constants: `docs/machines.md`.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from archsim.arrays import Array, array, ceil_to, where_positive
+from archsim.arrays import Array, array, where_positive
 from archsim.chip.constants import NearMemory
 from archsim.chip.memory import pages, streaming
 from archsim.chip.model import Chip, Link
@@ -27,7 +27,7 @@ FED = ("gemm", "experts")  # products, whose column chunks a link carries while 
 def price(kernel: Kernel, chip: Chip, stack: str) -> Cost:
     """The cost of one kernel on one chip; collectives with all of their bytes, which `overlapped` then hides.
 
-    Raises KeyError when the chip's generation has no constants for the stack.
+    Raises Unsuited when the chip's generation has no constants for the stack.
     """
     c = chip.generation.constants(stack, "near_memory", ("any",), NearMemory)
     if kernel.kind in COLLECTIVES:
@@ -44,7 +44,9 @@ def price(kernel: Kernel, chip: Chip, stack: str) -> Cost:
 
 def _uneven(kernel: Kernel, chip: Chip, c: NearMemory, d: Demand) -> dict[str, Array]:
     """The levels that depend on how a kernel is striped over cores: by columns, or by depth where that is faster."""
-    options = [_striped(kernel, chip, c, d, by_depth) for by_depth in ((False, True) if kernel.kind == "gemm" else (False,))]
+    options = [
+        _striped(kernel, chip, c, d, by_depth) for by_depth in ((False, True) if kernel.kind == "gemm" else (False,))
+    ]
     best = options[0]
     for other in options[1:]:
         faster = np.maximum.reduce(np.broadcast_arrays(*other.values())) < np.maximum.reduce(
@@ -73,9 +75,13 @@ def _padding(chip: Chip, c: NearMemory, d: Demand, by_depth: bool) -> tuple[Arra
     cores = chip.cores
     across = float(c.outputs) * (array(1.0) if by_depth else cores)
     along = float(c.inputs) * (cores if by_depth else array(1.0))
-    columns = np.where(d.columns > 0, ceil_to(d.columns, across) / np.maximum(d.columns, 1.0), 1.0)
-    depth = np.where(d.depth > 0, ceil_to(d.depth, along) / np.maximum(d.depth, 1.0), 1.0)
+    columns = np.where(d.columns > 0, _whole(d.columns, across) / np.maximum(d.columns, 1.0), 1.0)
+    depth = np.where(d.depth > 0, _whole(d.depth, along) / np.maximum(d.depth, 1.0), 1.0)
     return columns * depth, depth if by_depth else columns
+
+
+def _whole(size: Array, multiple: Array) -> Array:
+    return np.ceil(size / multiple) * multiple
 
 
 def _pages_uneven(chip: Chip, c: NearMemory, d: Demand) -> Array:
@@ -134,11 +140,11 @@ def _links(kernel: Kernel, chip: Chip, ranks: Array) -> tuple[Array, Array]:
     sent = link_bytes(kernel)
     inside = np.minimum(ranks, up.domain)
     far = np.where(ranks > up.domain, sent / inside / out.bandwidth, 0.0)
-    return np.where(ranks > up.domain, _apart(up, inside) + out.latency, _apart(up, ranks)), sent / up.bandwidth + far
+    return np.where(ranks > up.domain, apart(up, inside) + out.latency, apart(up, ranks)), sent / up.bandwidth + far
 
 
-def _apart(link: Link, ranks: Array) -> Array:
-    """Latency of an exchange: as the link's table of reach has it, or half way around a ring."""
+def apart(link: Link, ranks: Array) -> Array:
+    """Latency of an exchange (s): as the link's table of reach has it, or half way around a ring."""
     return link.latency_among(ranks) * (1.0 if link.reach else np.ceil(ranks / 2.0))
 
 
@@ -150,10 +156,10 @@ def overlapped(priced: Sequence[tuple[Kernel, Cost]], chip: Chip, stack: str) ->
     """
     c = chip.generation.constants(stack, "near_memory", ("any",), NearMemory)
     found: list[tuple[Kernel, Cost]] = []
-    hides = array(0.0)  # seconds of the product that was worked out last
+    hides = array(0.0)  # seconds that the product before works, its fixed time left out
     for kernel, cost in priced:
         if kernel.kind not in COLLECTIVES:
-            hides = cost.seconds if kernel.kind in FED else array(0.0)
+            hides = cost.seconds - cost.parts["fixed"] if kernel.kind in FED else array(0.0)
         elif kernel.kind == "all_reduce":
             wire = cost.parts["link"]
             shows = np.maximum(wire - hides, wire / c.chunks)

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from archsim.arrays import Array, array
-from archsim.chip.model import Chip
+from archsim.chip.model import Chip, Unsuited
 from archsim.engine import gpu, lpu, near_memory, transfer
 from archsim.engine.apart import apart
 from archsim.engine.cost import Cost, total
@@ -16,7 +16,7 @@ from archsim.mapping.pipeline import largest
 from archsim.mapping.plan import Kernel, Plan, Task
 
 KINDS = {"gpu": gpu.price, "near-memory": near_memory.price, "lpu": lpu.price}
-# What kernels of a block do to one another where each is not priced alone: (kernels with costs, chip, stack) -> the same
+# What kernels of a block do to one another, where they are not priced alone: (kernels with costs, chip, stack) -> same
 TOGETHER = {"near-memory": near_memory.overlapped, "lpu": lpu.scheduled}
 WIDE = ("generation_attention", "mla_generation", "indexer")  # the kernels that know both batch and context
 
@@ -103,10 +103,10 @@ class PricedStep:
 def run_step(plan: Plan, chip: Chip, stack: str) -> PricedStep:
     """Prices every kernel of a plan and runs its lanes.
 
-    Raises KeyError when the chip's generation lacks constants, ValueError for a kind of machine without an engine.
+    Raises Unsuited when the chip's generation lacks constants, and for a kind of machine without an engine.
     """
     if chip.kind not in KINDS:
-        raise ValueError(f"no engine for chips of kind {chip.kind!r}")
+        raise Unsuited(f"no engine for chips of kind {chip.kind!r}")
     machines = {"": (chip, stack)}
     if plan.away is not None:
         machines[plan.away.pool] = plan.away.chip, plan.away.stack

@@ -67,7 +67,10 @@ def _memory(scenario: Scenario, batch: float, context: float) -> Diagnosis:
     room = float(plan.free_for_kv.max())
     chip = scenario.chip.name
     reason = f"memory: each {chip} would need {show(needed, 'bytes')} ({largest}) of {show(capacity, 'bytes')}"
-    if room <= 0:
+    if plan.backing is not None and needed <= capacity:
+        needed, capacity = float((plan.per_sequence * plan.sequences).max()), float(plan.backing.max())
+        reason = f"memory: KV caches would need {show(needed, 'bytes')} of {show(capacity, 'bytes')} behind each {chip}"
+    elif room <= 0:
         reason += "; the weights alone leave no room for a KV cache"
     fixes = tuple(_fixes(scenario, batch, context, room))
     return Diagnosis(reason, "memory", needed, capacity, parts, fixes)
@@ -142,7 +145,8 @@ def _more_stages(scenario: Scenario, batch: float, context: float) -> Iterator[s
     if good.size:
         best = good[np.argmin((tensor * pipeline)[good])]
         chips, degree = int((tensor * pipeline)[best]), int(tensor[best])
-        yield f"{chips:,} chips at TP{degree} in {int(pipeline[best])} pipeline stages hold it"
+        how = "; the mapper layer-pipeline looks for such" if chips <= int(scenario.chips.max()) else ""
+        yield f"{chips:,} chips at TP{degree} in {int(pipeline[best])} pipeline stages hold it{how}"
 
 
 def _holds(scenario: Scenario, batch: float, context: float, count: int, split: Split) -> bool:

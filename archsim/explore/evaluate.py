@@ -1,12 +1,15 @@
 """Evaluation: the proposals of a scenario, priced at every point by the engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from archsim.arrays import Array, array
+from archsim.catalog import CatalogError
+from archsim.chip.model import Unsuited
 from archsim.economics.money import Rate, per_million, rate
 from archsim.economics.prices import margin, per_megawatt, revenue
 from archsim.economics.terms import HOUR
@@ -23,7 +26,7 @@ from archsim.serving.disaggregated import disaggregated, prefilling
 from archsim.serving.speculation import expected_tokens
 from archsim.serving.steady import Steady, expert_layers, steady
 from archsim.workload.operators import ROLES
-from archsim.workload.step import decode, prefill
+from archsim.workload.step import Step, decode, prefill
 
 
 def deployment_of(scenario: Scenario) -> Deployment:
@@ -36,6 +39,23 @@ def deployment_of(scenario: Scenario) -> Deployment:
 def memory_of(scenario: Scenario, batch: Array, context: Array) -> MemoryPlan:
     """What the chips of all pools hold."""
     return with_second(scenario, memory_plan(deployment_of(scenario), batch, context), batch, context)
+
+
+@contextmanager
+def at_the_chip(scenario: Scenario) -> Iterator[None]:
+    """Turns what a chip lacks into a fault where the scenario names the chip."""
+    try:
+        yield
+    except Unsuited as error:
+        if scenario.chip_mark is None:
+            raise
+        raise CatalogError([scenario.chip_mark.fault(str(error))]) from error
+
+
+def priced(scenario: Scenario, d: Deployment, step: Step) -> PricedStep:
+    """A step placed and priced. Raises CatalogError when the chip lacks what the model needs of it."""
+    with at_the_chip(scenario):
+        return run_step(place(d, step), d.chip, d.runtime.stack)
 
 
 def energy(step: PricedStep, deployment: Deployment) -> Array:
@@ -84,7 +104,7 @@ class StepAnswer:
         tokens = self.context / self.chunks
         d = self.prefilling
         step = prefill(tokens, (self.context - tokens) / 2.0, self.groups, d.model.clips)
-        return run_step(place(d, step), d.chip, d.runtime.stack)
+        return priced(self.scenario, d, step)
 
     @property
     def prefill_seconds(self) -> Array:
@@ -278,7 +298,7 @@ class SteadyAnswer:
         chunks = np.ceil(fresh / d.runtime.chunk)
         tokens = fresh / chunks
         step = prefill(tokens, cached + (fresh - tokens) / 2.0, d.split.groups, d.model.clips)
-        return run_step(place(d, step), d.chip, d.runtime.stack).stage * chunks
+        return priced(self.scenario, d, step).stage * chunks
 
 
 Answer = StepAnswer | SteadyAnswer
@@ -357,10 +377,9 @@ def evaluate_step(scenario: Scenario) -> StepAnswer:
     batch, context = scenario.batch, scenario.context
     if batch is None or context is None:
         raise ValueError("the step answer needs `batch` and `context`")
-    plan = place(d, decode(batch, context, d.model.clips, 1 + scenario.speculation.drafts))
+    step = priced(scenario, d, decode(batch, context, d.model.clips, 1 + scenario.speculation.drafts))
     memory = memory_of(scenario, batch, context)
-    draft = drafting(scenario, batch, context)
-    return StepAnswer(scenario, d, batch, context, memory, run_step(plan, d.chip, d.runtime.stack), draft)
+    return StepAnswer(scenario, d, batch, context, memory, step, drafting(scenario, batch, context))
 
 
 def evaluate_steady(scenario: Scenario) -> SteadyAnswer:
@@ -378,7 +397,8 @@ def evaluate_steady(scenario: Scenario) -> SteadyAnswer:
         memory = with_second(scenario, loop.memory, scenario.batch, scenario.input)
         loop = replace(loop, memory=memory)
     else:
-        loop = steady(d, scenario.batch, scenario.input, scenario.output, scenario.cached)
+        with at_the_chip(scenario):
+            loop = steady(d, scenario.batch, scenario.input, scenario.output, scenario.cached)
     return SteadyAnswer(scenario, d, scenario.batch, scenario.input, scenario.output, loop)
 
 

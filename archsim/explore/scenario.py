@@ -1,6 +1,6 @@
 """The file of a scenario: one model, pools of chips, a mapper, a runtime, and a question."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -179,6 +179,7 @@ class Scenario:
     prices: Prices | None = None
     partner_terms: Terms = Terms()
     drafter: Model | None = None
+    chip_mark: Mark | None = None
 
     @property
     def partner(self) -> Partner | None:
@@ -227,6 +228,13 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
     if file.speculation.model is not None:
         drafter = loader.load(load_model, file.speculation.model, document.mark("speculation", "model"))
     faults = [*loader.faults, *_check(file, document), *check_pools(file, document, mapper)]
+    faults += _unpriced(file, document, [chip for chip in chips.values() if chip is not None])
+    if file.placement.kv == "backing":
+        faults += [
+            document.mark("placement", "kv").fault(f"{chip.name} has no memory behind it; write `kv: chip`")
+            for chip in chips.values()
+            if chip is not None and (chip.backing is None or chip.kind != "lpu")
+        ]
     if faults or model is None or runtime is None or mapper is None or None in chips.values():
         raise CatalogError(faults)
     kinds = {name: _capped(chip, file.power_cap) for name, chip in chips.items() if chip is not None}
@@ -265,6 +273,7 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         prices=file.prices,
         partner_terms=pools.terms,
         drafter=drafter,
+        chip_mark=next(document.mark("pools", name, "chip") for name in file.pools),
     )
 
 
@@ -323,6 +332,18 @@ def _check(file: ScenarioFile, document: Document) -> list[Fault]:
     if file.objective.minimize and file.objective.maximize:
         faults.append(document.mark("objective").fault("give `minimize` or `maximize`, not both"))
     return faults
+
+
+def _unpriced(file: ScenarioFile, document: Document, chips: Sequence[Chip]) -> list[Fault]:
+    """A way of paying that was asked for, and for which neither a chip nor the scenario has a price."""
+    by, terms = file.economics.by, file.economics
+    found = []
+    for chip in chips:
+        if by == "rent" and terms.rent is None and chip.price.rent is None:
+            found.append(f"{chip.name} has no rent; give `rent: 3 USD/h` beside it, or `by: capital`")
+        if by == "capital" and terms.capital is None and chip.price.system is None:
+            found.append(f"{chip.name} has no all-in price; give `capital: 50000 USD` beside it, or `by: rent`")
+    return [document.mark("economics", "by").fault(text) for text in found]
 
 
 def _numbers(value: int | tuple[int, ...] | None) -> Array | None:

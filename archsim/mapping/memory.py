@@ -8,7 +8,7 @@ import numpy as np
 
 from archsim.arrays import Array, array
 from archsim.mapping.pipeline import largest
-from archsim.mapping.place import Deployment, divide
+from archsim.mapping.place import BACKING, Deployment, divide
 from archsim.mapping.plan import MemoryPlan
 from archsim.mapping.split import Split
 from archsim.mapping.system import Partner
@@ -75,7 +75,10 @@ def _whole(d: Deployment, batch: Array, context: Array, roles: Collection[str] =
         "kv": kv * sequences,
         "state": state * sequences,
     }
-    return MemoryPlan(parts, capacity, kv, sequences, state)
+    backing = chip.backing.capacity if d.options.kv == BACKING and chip.backing is not None else None
+    if backing is not None:
+        parts["kv"] = 0.0 * parts["kv"]
+    return MemoryPlan(parts, capacity, kv, sequences, state, backing)
 
 
 def _cut(d: Deployment) -> tuple[Split, Array]:

@@ -1,5 +1,7 @@
 """Options of a placement that any split can take."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from archsim.catalog import StrictModel
@@ -20,4 +22,7 @@ class Options(StrictModel):
     )
     imbalance: NonNegative = Field(
         0.0, description="exponent of expert popularity that loads ranks unevenly; 0: trained to balance"
+    )
+    kv: Literal["chip", "backing"] = Field(
+        "chip", description="the memory that holds KV caches: the chip's own, or the one behind an LPU"
     )

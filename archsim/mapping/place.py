@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from archsim.arrays import Array, array, ceil_to
-from archsim.chip.model import FORMAT_BITS, Chip
+from archsim.chip.model import FORMAT_BITS, Chip, Unsuited
 from archsim.mapping.balance import busiest_rank
 from archsim.mapping.interleave import interleaved
 from archsim.mapping.options import Options
@@ -28,9 +28,14 @@ BF16 = format_named("bf16")
 FP8 = format_named("fp8")
 STATE = ("state_update", "state_scan")
 REDUCED = ("o", "down", "out_proj", "x_proj", "embedding")  # operators that leave partial sums on tensor ranks
+JOINS = "shared_add"
+WHOLE_NORM = "whole_norm"  # of queries and keys over all heads: tensor ranks add up their squares
+SUMS = 2 * 4.0  # bytes of these sums, one of the queries and one of the keys, of a token
 GENERATION = ("generation_attention", "mla_generation")
 VOCABULARY_PADDING = 64  # engines pad the vocabulary to this before they divide it
 WIDE = 2.0  # bytes of an activation on a link
+CACHED = (*GENERATION, "context_attention", "mla_context")
+BACKING = "backing"  # the memory behind an LPU, and the `library` of kernels that read it
 NONE: Mapping[str, Array] = {}
 EXCHANGE = {"exchanges": array(1.0)}  # gathering or scattering, half of an all-reduce
 
@@ -60,7 +65,7 @@ class Deployment:
 def place(d: Deployment, step: Step) -> Plan:
     """The plan of one forward pass, as the busiest of the data-parallel ranks sees it.
 
-    Raises ValueError when the chip has no matrix format wide enough for a product.
+    Raises Unsuited when the chip has no matrix format wide enough for a product.
     """
     if d.partner is not None and d.partner.job == "roles":
         from archsim.mapping.apart import place_apart  # it places by means of this module
@@ -130,12 +135,23 @@ class Placer:
         # a recurrent state is kept wider than it is multiplied
         compute = self.chip.compute_format(BF16 if operator.kind in STATE else weight, entry)
         if compute is None:
-            raise ValueError(
+            raise Unsuited(
                 f"{self.chip.name} has no matrix format for {operator.name}: "
                 f"{weight.name} weights with {entry.name} activations"
             )
         dims = self._dims(operator)
-        return [Kernel(operator.name, operator.kind, operator.role, dims, weight, entry, compute, (operator.name,))]
+        stack = self.runtime.taken.get(operator.kind, {}).get(weight.name, "")
+        shown = self._shown(operator, operator.kind)
+        names = (operator.name,)
+        kind, role = operator.kind, operator.role
+        where = BACKING if self.options.kv == BACKING and kind in CACHED else ""
+        return [Kernel(operator.name, kind, role, dims, weight, entry, compute, names, where, stack, shown)]
+
+    def _shown(self, operator: Operator, kind: str) -> float:
+        """Share of a kernel's fixed time that shows: none beside the routed experts, until both meet."""
+        if operator.role in self.runtime.beside and operator.name != JOINS:
+            return 0.0
+        return self.runtime.shown.get(kind, 1.0)
 
     def _formats(self, operator: Operator) -> tuple[Format, Format]:
         """Formats of the weights (or the cache or state) and of the other operand.
@@ -169,7 +185,8 @@ class Placer:
             return []
         dims = self._dims(operator)
         sizes = {"tokens": dims["m"], "bytes": dims["k"] * (2.0 + fmt.bytes)}
-        return [Kernel(f"{operator.name}_quantizer", "elementwise", operator.role, sizes, BF16, fmt, "bf16", ())]
+        name, shown = f"{operator.name}_quantizer", self._shown(operator, "elementwise")
+        return [Kernel(name, "elementwise", operator.role, sizes, BF16, fmt, "bf16", (), shown=shown)]
 
     def _dims(self, operator: Operator) -> dict[str, Array]:
         dims = {name: divide(operator.dims, name, rule, self.split) for name, rule in _rules(operator)}
@@ -220,6 +237,8 @@ class Placer:
             columns = operator.dims.get("n", array(self.graph.model.hidden))
             tokens = operator.dims.get("m", operator.dims.get("tokens", array(0.0)))
             return [self._all_reduce(f"{operator.name}_all_reduce", operator.role, tokens * columns * WIDE)]
+        if operator.name == WHOLE_NORM:
+            return [self._all_reduce("norm_all_reduce", operator.role, operator.dims["tokens"] * SUMS)]
         if operator.name == "head":
             logits = operator.dims["m"] * self.graph.model.vocab * WIDE
             return [self.reduced("logits_gather", "head", logits / 2.0, self.split.tensor, EXCHANGE)]

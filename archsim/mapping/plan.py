@@ -16,8 +16,9 @@ class Kernel:
     """What one rank executes at once: one or more fused operators, or one collective.
 
     `dims` are those of its rank. `weight` and `input` are the formats in memory, `compute` the matrix format used;
-    `library` is the one a collective is taken from, where the runtime has a choice. `pool` is the other pool where the
-    kernel runs there.
+    `library` is the one a collective is taken from, where the runtime has a choice; `stack` the one whose constants
+    hold where they are not those of the runtime's own; `shown` is the share of its fixed time that
+    shows in a running engine. `pool` is the other pool where the kernel runs there.
     """
 
     name: str
@@ -29,6 +30,8 @@ class Kernel:
     compute: str
     operators: tuple[str, ...]
     library: str = ""
+    stack: str = ""
+    shown: float = 1.0
     pool: str = ""
 
 
@@ -49,8 +52,9 @@ class Task:
 class MemoryPlan:
     """What each chip of a pool holds (bytes), of what capacity, and for how much it falls short.
 
-    `kv_per_sequence` and `state_per_sequence` are the KV cache and the constant state of one sequence on a rank. `partner`
-    is what the chips of another pool hold that runs a part of the model.
+    `kv_per_sequence` and `state_per_sequence` are the KV cache and the constant state of one sequence on a rank.
+    `backing` is the capacity of the memory that holds KV caches where they are not on the chip; they are no part then.
+    `partner` is what the chips of another pool hold that runs a part of the model.
     """
 
     parts: Mapping[str, Array]
@@ -58,6 +62,7 @@ class MemoryPlan:
     kv_per_sequence: Array
     sequences: Array
     state_per_sequence: Array = field(default_factory=lambda: np.zeros(1))
+    backing: Array | None = None
     partner: "MemoryPlan | None" = None
 
     @property
@@ -73,10 +78,14 @@ class MemoryPlan:
     @property
     def free_for_kv(self) -> Array:
         """What is left for the KV cache and state once everything else is in."""
-        return self.capacity - (self.needed - self.parts["kv"] - self.parts["state"])
+        free = self.capacity - (self.needed - self.parts["kv"] - self.parts["state"])
+        return free if self.backing is None else np.where(free >= self.parts["state"], self.backing, free)
 
     @property
     def fits(self) -> "np.typing.NDArray[np.bool_]":
+        """Where everything fits."""
+        fits = self.needed <= self.capacity
+        return fits if self.backing is None else fits & (self.per_sequence * self.sequences <= self.backing)
         """Where everything fits, on the other pool too."""
         own = self.needed <= self.capacity
         return own if self.partner is None else own & self.partner.fits
@@ -108,6 +117,8 @@ class Plan:
     """A step placed on one pool: tasks of each block in lane order, and the sequence of blocks.
 
     `host` is the host time of the step (s), `launch` that of one kernel where steps are eager, `boundary` the bytes
+    that cross from one pipeline stage to the next. `flight` are the micro-batches on their way through the stages;
+    None: as many as there are stages.
     that cross from one pipeline stage to the next. `flight` are the micro-batches on their way through the stages; None:
     as many as there are stages. `away` is what runs on another pool.
     """

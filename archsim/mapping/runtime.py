@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from archsim.catalog import Mark, StrictModel, fetch, validate
-from archsim.fields import Bytes, Count, Fraction, Seconds
+from archsim.fields import Bytes, Count, Fraction, Positive, Seconds
 from archsim.sources import Source, SourceEntry, check_sources, sources_of
 from archsim.workload.model import LatentAttention, Model, Recurrent
 from archsim.yamlmarks import shown
@@ -27,6 +27,9 @@ class PrefillFile(StrictModel):
     """How prompts are scheduled among decoding sequences."""
 
     chunk: Count = Field(8192, description="prefill tokens of a step at the most")
+    together: bool = Field(
+        False, description="ranks with attention of their own wait until each has a prompt, and prefill in one step"
+    )
 
 
 class MemoryPolicy(StrictModel):
@@ -37,6 +40,31 @@ class MemoryPolicy(StrictModel):
     )
     of_free: bool = Field(False, description="it is a share of what weights, activations and buffers leave free")
     buffers: Bytes = Field(0.0, description="captured graphs and communication buffers")
+
+
+Factors = tuple[Positive, Positive]
+
+
+class DistanceFile(StrictModel):
+    """Ends of the 80 % band, measured over predicted, by distance from chips whose serving runs were fitted."""
+
+    fitted: Factors = Field(description="chips whose runs were fitted, other models")
+    sibling: Factors = Field(description="other chips of their generations")
+    other: Factors = Field(description="generations without a serving run in the fit")
+
+
+class KindsFile(StrictModel):
+    """Bands of models without and with routed experts."""
+
+    dense: DistanceFile
+    experts: DistanceFile
+
+
+class SpreadFile(StrictModel):
+    """How far serving runs lie from the steady answer."""
+
+    tpot: KindsFile
+    ttft: KindsFile
 
 
 class RuntimeFile(StrictModel):
@@ -51,6 +79,15 @@ class RuntimeFile(StrictModel):
     quantizers: dict[str, tuple[str, ...]] = Field(
         {}, description="by format: the products whose input a kernel of its own quantises"
     )
+    taken: dict[str, dict[str, str]] = Field(
+        {}, description="kernels that it takes from another stack's constants: family, format of weights, stack"
+    )
+    beside: tuple[Literal["shared"], ...] = Field(
+        (), description="roles whose kernels run on a stream of their own beside the routed experts"
+    )
+    shown: dict[str, Fraction] = Field(
+        {}, description="by kind of kernel: share of the fixed time of one timed alone that shows in a running engine"
+    )
     graphed: Literal["decode", "all", "none"] = "all"
     all_reduce: Literal["custom", "nccl"] = Field("custom", description="own kernels as far as they reach, or NCCL")
     context_ranks: Literal["any", "latent", "none"] = Field(
@@ -59,6 +96,7 @@ class RuntimeFile(StrictModel):
     host: HostFile = HostFile()
     prefill: PrefillFile = PrefillFile()
     memory: MemoryPolicy = MemoryPolicy()
+    spread: SpreadFile | None = Field(None, description="the 80 % band of serving runs about their prediction")
     sources: tuple[SourceEntry, ...] = ()
 
 
@@ -71,15 +109,20 @@ class Runtime:
     stack: str
     fuses: tuple[str, ...]
     quantizers: dict[str, tuple[str, ...]]
+    taken: dict[str, dict[str, str]]
+    beside: tuple[str, ...]
+    shown: dict[str, float]
     graphed: str
     all_reduce: str
     context_ranks: str
     host: HostFile
     chunk: int
+    together: bool
     utilization: float
     of_free: bool
     buffers: float
     sources: tuple[Source, ...]
+    spread: SpreadFile | None = None
 
     def fused(self, operator: str) -> bool:
         """Whether an elementwise operator is part of its neighbour."""
@@ -108,13 +151,18 @@ def load_runtime(name: str, mark: Mark | None = None) -> Runtime:
         stack=file.stack,
         fuses=file.fuses,
         quantizers=file.quantizers,
+        taken=file.taken,
+        beside=file.beside,
+        shown=file.shown,
         graphed=file.graphed,
         all_reduce=file.all_reduce,
         context_ranks=file.context_ranks,
         host=file.host,
         chunk=file.prefill.chunk,
+        together=file.prefill.together,
         utilization=file.memory.utilization,
         of_free=file.memory.of_free,
         buffers=file.memory.buffers,
         sources=sources_of(file.sources, shown(document.path)),
+        spread=file.spread,
     )

@@ -15,6 +15,7 @@ from archsim.mapping.roles import DEGREES
 from archsim.mapping.runtime import Runtime, load_runtime
 from archsim.mapping.system import Pool
 from archsim.report.bandwidth import bandwidth_table
+from archsim.report.machines import machine_facts
 from archsim.report.point import single
 from archsim.report.tables import Table, source_rows
 from archsim.report.words import counted, number, precision_label, split_label
@@ -137,6 +138,10 @@ def chip_tables(chip: Chip) -> list[Table]:
         ("cores", f"{number(single(chip.cores))} at {show(single(chip.clock), 'frequency')}"),
         ("memory", f"{show(single(chip.memory.capacity), 'bytes')} of {chip.memory.technology}"),
         ("memory bandwidth", show(single(chip.memory.bandwidth), "bandwidth")),
+        (
+            "network on chip",
+            "" if chip.network is None else f"{show(single(chip.network), 'bandwidth')} into each core",
+        ),
         ("cache", show(single(chip.cache), "bytes")),
         ("SRAM a core", show(single(chip.sram), "bytes")),
         ("exponentials", f"{number(single(chip.exponentials))} a clock and core"),
@@ -147,7 +152,7 @@ def chip_tables(chip: Chip) -> list[Table]:
         ("energy of memory", show(single(chip.energy.byte), "energy_per_byte")),
     ]
     bandwidth = bandwidth_table(chip)
-    tables = [_facts(chip.name, size + _price(chip)), _peaks(chip)]
+    tables = [_facts(chip.name, size + machine_facts(chip) + _price(chip)), _peaks(chip)]
     tables += [] if bandwidth is None else [bandwidth]
     return [*tables, _links(chip.links), _sources(chip.sources)]
 

@@ -52,6 +52,7 @@ FACTORS = {
     "time of a token": "seconds of the whole system for one token, in or out",
 }
 SMALL = 1e-3  # share of a time below which the parts of a difference are joined
+SHORT = 16  # characters of a name that heads a column of numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +226,11 @@ def difference_table(waterfall: Waterfall, drawn: bool = True) -> Table:
         rows.append((bar.name, *own, *cells, bar.meaning))
     ends = waterfall.value(waterfall.start), waterfall.value(waterfall.end)
     rows.append(("in all", *ends, signed(waterfall.value, waterfall.end - waterfall.start), *[""] * (1 + drawn)))
-    heads = ("part" if waterfall.kind == "time" else "factor", waterfall.first, waterfall.other, "difference")
+    names = [
+        name if len(name) <= SHORT else given
+        for name, given in zip((waterfall.first, waterfall.other), ("the first", "this one"), strict=True)
+    ]
+    heads = ("part" if waterfall.kind == "time" else "factor", *names, "difference")
     marked = frozenset({len(rows) - 1})
     return Table(waterfall.title, (*heads, *[""] * (1 + drawn)), tuple(rows), "", 1, marked, frozenset({4, 5}))
 

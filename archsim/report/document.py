@@ -18,7 +18,7 @@ from archsim.report.rests import assumptions
 from archsim.report.steps import KernelTime, StepTime, steps_of
 from archsim.report.words import place, sentence, slo_sentence
 from archsim.sources import Source
-from archsim.workload.model import CLASSES
+from archsim.workload.model import CLASSES, quality_risks
 
 SCHEMA = 1
 DIGITS = 12  # of a float: beyond them machines differ
@@ -87,6 +87,7 @@ def _scenario(scenario: Scenario) -> Json:
         "runtime": {"name": scenario.runtime.name, "version": scenario.runtime.version},
         "mapper": None if scenario.mapper is None else scenario.mapper.name,
         "precision": precision,
+        "quality_risks": quality_risks(scenario.model, scenario.precision),
         "traffic": None
         if scenario.input is None or scenario.output is None
         else {"input": scenario.input, "output": scenario.output, "cached": scenario.cached},

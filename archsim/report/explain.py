@@ -6,6 +6,7 @@ from typing import get_args
 
 from pydantic import BaseModel
 
+from archsim.chip.constants import AllReduce, AllToAll
 from archsim.engine.cost import ALL_PARTS
 from archsim.fields import Quantity
 from archsim.report.choice import choice_sentences
@@ -135,7 +136,8 @@ def _constants(point: Point, step: StepTime, item: KernelTime) -> Section:
     found = constants_of(item.kernel, chip, stack)
     if found is None:
         return Section("Constants", "none")
-    error = "" if found.error is None else f"; mean error {found.error:g} % on measurements not used in the fit"
+    of = "of the fit itself" if isinstance(found, AllReduce | AllToAll) else "on measurements not used in the fit"
+    error = "" if found.error is None else f"; mean error {found.error:g} % {of}"
     note = f"{chip.generation.name}, {stack}: {found.fitted_on}{error}"
     units = _units(type(found))
     lines = [

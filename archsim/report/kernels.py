@@ -4,11 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
-from archsim.chip.constants import Constants, Elementwise, Gemm, Indexer, StateScan, StateUpdate
+from archsim.chip.constants import Constants, Elementwise, Gemm, Indexer, Machine, StateScan, StateUpdate
 from archsim.chip.model import Chip
 from archsim.engine.experts import load
 from archsim.mapping.plan import Kernel
 from archsim.report.formulas import Line, Term, checked, least, line, named, quantity, total
+from archsim.report.machines import bandwidth_terms, fixed_terms, latency_terms
 from archsim.report.point import single
 from archsim.report.rests import constants_of
 from archsim.report.steps import KernelTime
@@ -84,6 +85,8 @@ def _part(part: str, seconds: float, item: KernelTime, chip: Chip, constants: Co
     """A part of the time, with its formula where it has a short one that gives it."""
     if part == "link":
         return checked("link", _wires(item.kernel, chip), seconds, "time")
+    if part == "link_latency":
+        return checked("link_latency", latency_terms(item.kernel, chip), seconds, "time")
     if part == "fixed":
         return checked("fixed", _fixed(item.kernel, constants), seconds, "time")
     names = list(item.parts)
@@ -102,6 +105,8 @@ def _levels(part: str, item: KernelTime, chip: Chip, constants: Constants | None
         return [flops / named(f"{item.kernel.compute} peak", peak, "rate")]
     if part == "memory":
         return [moved / bandwidth]
+    if part == "bandwidth" and isinstance(constants, Machine):
+        return bandwidth_terms(item.kernel, chip, constants, moved, bandwidth)
     sustained = getattr(constants, "memory", None)
     if part == "bandwidth" and sustained:
         return [moved / (bandwidth * named("sustained share", sustained))]
@@ -112,7 +117,7 @@ def _fixed(kernel: Kernel, constants: Constants | None) -> list[Term]:
     if isinstance(constants, Elementwise | StateUpdate | StateScan | Indexer):
         return [named("fixed", constants.fixed, "time")]
     if not isinstance(constants, Gemm):
-        return []
+        return fixed_terms(kernel, constants)
     start = named("t0", constants.fixed, "time")
     k = single(kernel.dims["k"])
     deep = named("k", ceil(k / constants.granule) * constants.granule) / 64 * named("depth", constants.depth, "time")

@@ -5,14 +5,14 @@ from dataclasses import fields, replace
 
 from archsim.explore.evaluate import SteadyAnswer
 from archsim.explore.scenario import Scenario
-from archsim.mapping.memory import weight_bytes, widest_of
+from archsim.mapping.memory import STREAMED, weight_bytes, widest_of
 from archsim.mapping.pipeline import stages
 from archsim.report.formulas import Line, Term, checked, least, line, named, total
 from archsim.report.point import Point, single
 from archsim.report.sums import sequences_term
 from archsim.report.words import number
 from archsim.serving.steady import HELD
-from archsim.units import Format
+from archsim.units import Format, show
 from archsim.workload.lowering import lower
 from archsim.workload.model import LatentAttention, Moe, Precision, Recurrent
 from archsim.workload.operators import ROLES, OpGraph
@@ -35,7 +35,7 @@ def memory_lines(point: Point) -> list[Line]:
     plan = point.alone.answer.memory
     parts = {name: single(value) for name, value in plan.parts.items()}
     weights = weight_lines(point.scenario)
-    lines = [*weights, _sum("weights", weights, parts["weights"]), *_kv_lines(point, parts["kv"])]
+    lines = [*weights, _sum("weights", weights, parts["weights"], _stage(point)), *_kv_lines(point, parts["kv"])]
     lines += _state_lines(point, parts["state"])
     lines.append(checked("activations", [_activations(point)], parts["activations"], "bytes", MEANINGS["activations"]))
     lines.append(Line("buffers", None, parts["buffers"], "bytes", MEANINGS["buffers"]))
@@ -49,9 +49,9 @@ def memory_lines(point: Point) -> list[Line]:
     return [*lines, line("in all", needed, "bytes"), left]
 
 
-def _sum(name: str, lines: list[Line], value: float) -> Line:
+def _sum(name: str, lines: list[Line], value: float, stage: str) -> Line:
     if not lines:
-        return Line(name, None, value, "bytes", "parameters of one rank of the fullest stage")
+        return Line(name, None, value, "bytes", f"parameters of one rank of {stage}")
     return checked(
         name, [total([named(item.name, item.value, "bytes") for item in lines])], value, "bytes", MEANINGS[name]
     )
@@ -136,7 +136,7 @@ def _kv_lines(point: Point, kv: float) -> list[Line]:
         return [Line("KV cache", None, kv, "bytes", "no layer caches tokens")]
     split = point.scenario.split
     per_sequence = single(point.alone.answer.memory.kv_per_sequence)
-    where = "on one rank" if single(split.pipeline) == 1 else "on one rank of the fullest stage"
+    where = "on one rank" if single(split.pipeline) == 1 else f"on one rank of {_stage(point)}"
     lines = [line("KV a token", total([term for term, _ in blocks]), "bytes", where)]
     if isinstance(point.alone.answer, SteadyAnswer):
         lines.append(_held(point, context))
@@ -144,15 +144,27 @@ def _kv_lines(point: Point, kv: float) -> list[Line]:
     lines.append(checked("KV a sequence", [held], per_sequence, "bytes"))
     rank = sequences_term(point)
     term = named("KV a sequence", per_sequence, "bytes") * rank
+    behind = point.alone.answer.memory.backing
+    if behind is not None:
+        note = f"of {show(single(behind), 'bytes')} behind the chip, none of it on the chip"
+        lines.append(line("KV behind it", term, "bytes", note))
     lines.append(checked("KV cache", [term], kv, "bytes", MEANINGS["kv"]))
     return lines
 
 
-def _counts(point: Point, context: float) -> dict[str, int]:
-    """Layers of each kind on the pipeline stage that holds most of the KV cache."""
-    model = point.scenario.model
-    cut = stages(model.sequence, round(single(point.scenario.split.pipeline)))
-    layers = [{name: count for name, count in held.items() if name in model.blocks} for held in cut]
+def _stage(point: Point) -> str:
+    """Which pipeline stage is meant: an LPU's are equally full."""
+    return "any stage" if point.scenario.chip.kind == "lpu" else "the fullest stage"
+
+
+def _counts(point: Point, context: float) -> dict[str, float]:
+    """Layers of each kind on the pipeline stage that holds most of the KV cache; on an LPU every stage has its share."""
+    model, count = point.scenario.model, single(point.scenario.split.pipeline)
+    if point.scenario.chip.kind == "lpu":
+        (whole,) = stages(model.sequence, 1)
+        return {name: layers / count for name, layers in whole.items() if name in model.blocks}
+    cut = stages(model.sequence, round(count))
+    layers = [{name: float(number) for name, number in held.items() if name in model.blocks} for held in cut]
     return max(layers, key=lambda held: sum(_bytes_held(point, name, context) * count for name, count in held.items()))
 
 
@@ -178,7 +190,7 @@ def _held(point: Point, context: float) -> Line:
     return line("context", term, "tokens", "that a running sequence holds on average, with headroom")
 
 
-def _block(point: Point, name: str, count: int, context: float) -> list[tuple[Term, Term]]:
+def _block(point: Point, name: str, count: float, context: float) -> list[tuple[Term, Term]]:
     """KV bytes a token of all layers of one kind with the tokens that such a layer holds; index keys apart."""
     attention = point.scenario.model.blocks[name].attention
     if attention is None or isinstance(attention, Recurrent):
@@ -221,7 +233,9 @@ def _activations(point: Point) -> Term:
     widest = widest_of(model)
     hidden = 4 * named("hidden", model.hidden)
     own = named("widest", widest) / named("TP", single(point.scenario.split.tensor))
-    return named("chunk", runtime.chunk) * named("activation", 2.0, "bytes") * (hidden + own)
+    streamed = point.scenario.chip.kind == "lpu"
+    rows = named("tokens on chip", STREAMED) if streamed else named("chunk", runtime.chunk)
+    return rows * named("activation", 2.0, "bytes") * (hidden + own)
 
 
 def _reserve(point: Point, parts: dict[str, float]) -> list[Term]:

@@ -29,10 +29,12 @@ from archsim.report.tables import (
 )
 from archsim.report.words import question_label, sentence, slo_sentence, split_of, system_label, why
 from archsim.sources import Source
+from archsim.workload.model import quality_risks
 
 PIPED = 140  # columns where the output is not a terminal and says no width
 MAIN = 4  # assumptions shown
 LEAST = 140  # columns of a table; a narrower terminal wraps its lines rather than lose digits
+BAR = " █│"  # what bars are drawn with, which make no sense when broken
 NAME = 36  # characters up to which a first column is never broken
 
 
@@ -51,7 +53,8 @@ def print_table(out: Console, table: Table) -> None:
     for index, column in enumerate(table.columns):
         words = table.is_text(index)
         short = index == 0 and all(len(row[0]) <= NAME for row in table.rows)  # names are there to be copied
-        whole = short or not words
+        drawn = all(set(row[index]) <= set(BAR) for row in table.rows)
+        whole = short or drawn or not words
         width = max(cell_len(text) for text in (column, *(row[index] for row in table.rows))) if whole else None
         rich.add_column(Text(column), justify="left" if words else "right", overflow="fold", no_wrap=whole, width=width)
     for index, row in enumerate(table.rows):
@@ -140,6 +143,9 @@ def notes(point: Point) -> list[str]:
         found.append(
             f"Note: {scenario.model.name} is made for contexts of at most {scenario.model.max_context:,} tokens."
         )
+    if risks := quality_risks(scenario.model, scenario.precision):
+        told = [text.removesuffix(".") for text in risks]
+        found.append(f"Risks to quality, the most sensitive first, not measured here: {'; '.join(told)}.")
     infeasible = int((~point.result.feasible).sum())
     if infeasible:
         found.append(f"{infeasible} of the {point.result.feasible.size} points are infeasible.")

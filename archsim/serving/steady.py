@@ -151,9 +151,20 @@ class _Loop:
         """Seconds of the host before a first token."""
         return self.d.runtime.host.arrival + self.d.runtime.host.expert_layer * expert_layers(self.d)
 
+    @cached_property
+    def least(self) -> Array:
+        """Requests that a step with prefill waits for: one, or one a rank, as far as there are clients."""
+        if not self.d.runtime.together:
+            return np.ones(1)
+        return np.maximum(np.minimum(self.d.split.attention_data, self.running), 1.0)
+
+    def joined(self, place: Array) -> Array:
+        """Requests of a step between the least (0) and the most (1)."""
+        return self.least * (self.most / self.least) ** place
+
     def knots(self) -> Array:
-        """Numbers of requests a step, from 1 to the most, along the last axis, even in their logarithm."""
-        return self.most ** np.linspace(0.0, 1.0, KNOTS)
+        """Numbers of requests a step, from the least to the most, along the last axis, even in their logarithm."""
+        return self.joined(np.linspace(0.0, 1.0, KNOTS))
 
     def mixed_steps(self) -> PricedStep:
         """Decode of all running sequences with a chunk of prefill, at every knot."""
@@ -187,7 +198,7 @@ class _Loop:
         """
         mixed = np.minimum(path, 1.0)
         place = np.maximum(path - 1.0, 0.0)
-        joined = self.most**place
+        joined = self.joined(place)
         seconds = np.maximum(_interpolate(place, spans), self.plain)
         mean = self.plain + mixed * (seconds - self.plain)
         others = (self.running - 1.0) / self.running
@@ -204,9 +215,10 @@ def _with_prefill(plain: PricedStep, mixed: PricedStep) -> Array:
 
 
 def expert_layers(d: Deployment) -> float:
-    """Layers with routed experts, those with latent attention counted three times: more host work before a first
-    token."""
-    weights = [3.0 if isinstance(block.attention, LatentAttention) else 1.0 for block, _ in d.model.counted()]
+    """Layers with routed experts: host work before a first token. Those whose latent attention expands keys and values
+    of the prompt to heads count three times; sparse attention does not expand them."""
+    mixers = [block.attention for block, _ in d.model.counted()]
+    weights = [3.0 if isinstance(mixer, LatentAttention) and not mixer.index else 1.0 for mixer in mixers]
     layers = [count if isinstance(block.ffn, Moe) else 0 for block, count in d.model.counted()]
     return float(sum(weight * count for weight, count in zip(weights, layers, strict=True)))
 

@@ -7,7 +7,7 @@ import numpy as np
 from archsim.arrays import Array, array
 from archsim.mapping.plan import Kernel
 from archsim.units import format_named
-from archsim.validation.database import Database, Table, parts
+from archsim.validation.database import Table, Tables, parts
 from archsim.validation.measured import Flags, Labels, Measured, half
 
 BF16 = format_named("bf16")
@@ -25,7 +25,7 @@ ON_WORKSTATION = ("nvidia/l40s", "nvidia/rtx-pro-6000-server")
 ABSORBED = ("nvidia/h100-sxm", "nvidia/h200-sxm")  # where SGLang's context MLA runs in the absorbed form
 
 
-def generation(data: Database, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
+def generation(data: Tables, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
     """One new token a sequence; the cache holds isl + step tokens."""
     table = data.table(chip, "attention", stack, "generation_attention", version)
     if table is None:
@@ -70,7 +70,7 @@ def _grouped(group: Array, length: Array) -> Labels:
     return np.select([length <= 256.0, group <= 1.0], ["length <= 256", "one query a KV head"], "grouped queries")
 
 
-def context(data: Database, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
+def context(data: Tables, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
     """Causal attention of whole prompts."""
     table = data.table(chip, "attention", stack, "context_attention", version)
     if table is None:
@@ -153,7 +153,7 @@ def _other(kind: str, source: str, chip: str, length: Array) -> Flags:
     return np.full(length.shape, not own or (chip in ON_WORKSTATION and "flashinfer" in source))
 
 
-def latent_generation(data: Database, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
+def latent_generation(data: Tables, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
     """Latent attention of new tokens, in the absorbed form: one shared head of 576."""
     table = data.table(chip, "mla", stack, "generation_mla", version)
     if table is None:
@@ -172,7 +172,7 @@ def latent_generation(data: Database, chip: str, stack: str, version: str | None
         yield _latent("mla generation", "mla_generation", chip, stack, fmt, source, rows, shape, dims)
 
 
-def latent_context(data: Database, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
+def latent_context(data: Tables, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
     """Latent attention of prompts, keys and values expanded for every head."""
     table = data.table(chip, "mla", stack, "context_mla", version)
     if table is None:

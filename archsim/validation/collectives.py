@@ -7,7 +7,7 @@ import numpy as np
 from archsim.arrays import Array
 from archsim.mapping.plan import Kernel
 from archsim.units import Format, format_named
-from archsim.validation.database import Database, Table, parts
+from archsim.validation.database import Table, Tables, parts
 from archsim.validation.measured import Flags, Labels, Measured, half
 
 BF16, FP8 = format_named("bf16"), format_named("fp8")
@@ -23,7 +23,7 @@ SHARE = {
 COPIES = {("nvidia/h200-sxm", "0.5.6.post2")}  # DeepEP tables that repeat those of H100
 
 
-def all_reduces(data: Database, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
+def all_reduces(data: Tables, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
     """An engine's own all-reduce; `message_size` counts bf16 elements."""
     table = data.table(chip, "comm", stack, "custom_allreduce", version)
     if table is None:
@@ -51,7 +51,7 @@ def _beyond(chip: str, ranks: Array) -> Flags:
     return np.asarray(ranks > PER_NODE.get(chip, 8.0))
 
 
-def nccl(data: Database, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
+def nccl(data: Tables, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
     """NCCL's all-reduce, all-gather and reduce-scatter, in bf16."""
     table = data.table(chip, "comm", "nccl", "nccl", version) if stack == "nccl" else None
     if table is None:
@@ -71,7 +71,7 @@ def _reduced(size: Array, ranks: Array, library: str) -> Kernel:
     return Kernel("all-reduce", "all_reduce", "attention", dims, BF16, BF16, "bf16", (), library)
 
 
-def all_to_alls(data: Database, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
+def all_to_alls(data: Tables, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
     """NCCL's all-to-all; DeepEP's dispatch and combine, normal and low latency."""
     if stack == "nccl":
         yield from _nccl_all_to_all(data, chip, version)
@@ -88,7 +88,7 @@ def all_to_alls(data: Database, chip: str, stack: str, version: str | None = Non
         yield from _modules(chip, stack, modules)
 
 
-def _nccl_all_to_all(data: Database, chip: str, version: str | None) -> Iterator[Measured]:
+def _nccl_all_to_all(data: Tables, chip: str, version: str | None) -> Iterator[Measured]:
     table = data.table(chip, "comm", "nccl", "nccl", version)
     if table is None:
         return

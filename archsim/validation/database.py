@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -69,6 +69,13 @@ class Table:
     def rows(self) -> int:
         """How many there are."""
         return len(next(iter(self.columns.values())))
+
+
+class Tables(Protocol):
+    """Where measured tables are found: the database, or the sample that the package carries."""
+
+    def table(self, chip: str, family: str, stack: str, name: str, version: str | None = None) -> Table | None:
+        """One table of a chip (catalogue name); None where there is none."""
 
 
 @dataclass(frozen=True)

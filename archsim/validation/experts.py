@@ -8,7 +8,7 @@ import numpy as np
 from archsim.arrays import Array, array
 from archsim.mapping.plan import Kernel
 from archsim.units import format_named
-from archsim.validation.database import Database, Table, parts
+from archsim.validation.database import Table, Tables, parts
 from archsim.validation.measured import Flags, Measured, half
 
 MILLI = 1e-3
@@ -36,7 +36,7 @@ OWN = {
 CUTLASS, SLICED = "cutlass_flashinferexperts", "triton_tritonexperts"
 
 
-def experts(data: Database, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
+def experts(data: Tables, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
     """The routed experts of one layer; `num_tokens` are those of the whole expert-parallel group."""
     table = data.table(chip, "moe", stack, "moe", version)
     if table is None:
@@ -89,7 +89,7 @@ def _other(chip: str, stack: str, fmt: str, source: str, sources: list[str], ran
         return ~sliced if SLICED in source else sliced if CUTLASS in source else np.ones(ranks.shape, np.bool_)
     words = OWN.get((stack, fmt), {})
     word = words.get(chip, words.get("", ""))
-    known = [name for name in sources if word and name.endswith(word)]
+    known = [name for name in sources if word and word in name]
     return np.full(ranks.shape, bool(known) and source not in known)
 
 

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from archsim.units import did_you_mean
 from archsim.validation.attentions import context, generation, latent_context, latent_generation
 from archsim.validation.collectives import all_reduces, all_to_alls, nccl
-from archsim.validation.database import STACKS, SYSTEMS, Database
+from archsim.validation.database import STACKS, SYSTEMS, Tables
 from archsim.validation.experts import experts
 from archsim.validation.measured import Measured
 from archsim.validation.products import MEAN, products
 from archsim.validation.states import small, states
 
-Loader = Callable[[Database, str, str, str | None], Iterator[Measured]]
+Loader = Callable[[Tables, str, str, str | None], Iterator[Measured]]
 
 LOADERS: dict[str, tuple[Loader, tuple[str, ...]]] = {
     "gemm": (products, (MEAN, *STACKS)),
@@ -29,7 +29,7 @@ LOADERS: dict[str, tuple[Loader, tuple[str, ...]]] = {
 
 
 def loaded(
-    data: Database, chips: Sequence[str] = (), families: Sequence[str] = (), stacks: Sequence[str] = ()
+    data: Tables, chips: Sequence[str] = (), families: Sequence[str] = (), stacks: Sequence[str] = ()
 ) -> Iterator[Measured]:
     """Every measured table of some chips, families and stacks; of all where none are named.
 

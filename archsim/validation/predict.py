@@ -18,9 +18,10 @@ from archsim.arrays import Array, array, cached
 from archsim.chip.constants import AllReduce, Constants, Elementwise
 from archsim.chip.model import Chip, Generation
 from archsim.engine.elementwise import elementwise
-from archsim.engine.gpu import timed
+from archsim.engine.gpu import kernel_flops, timed
 from archsim.mapping.plan import Kernel
-from archsim.validation.measured import Measured
+from archsim.validation.measured import Flags, Measured
+from archsim.workload.operators import FLOPS
 
 ROTATED = 5.0  # copies of the weights that the timing of products walks through
 OUTPUT = 2.0  # bytes of a result
@@ -30,18 +31,19 @@ SMALL = 0.5  # of the cache, for activations that a small kernel read the last t
 MONOLITHIC = 0.97  # the same of a cache that is one piece; half of one in two partitions
 EDGE = {"gemm": 8.0, "experts": 6.0, "generation": 8.0}  # how sharply reuse ends with the size
 
-# (fixed time, bytes of memory traffic an element, bytes a row) of the kernels that quantise activations. Where the
-# database times them alone they agree: TensorRT-LLM's maximum and scaling in PyTorch operators, vLLM's one kernel.
+# (fixed time, bytes of memory traffic an element, bytes a row) of the kernels that quantise activations inside the rows
+# of quantised products, fitted with these on H100 (wgmma) and B200 (tcgen05). Where the database times the kernels
+# alone they agree: TensorRT-LLM's maximum and scaling as PyTorch operators, vLLM's one kernel.
 Passes = tuple[str, float, float]
-QUANTISERS: Mapping[tuple[str, str], Passes] = {
-    ("vllm", "fp8"): ("2.5 us", 5.7, 20e3),
-    ("sglang", "fp8"): ("2.8 us", 5.5, 1e3),
-    ("trtllm", "fp8"): ("9.6 us", 7.8, 0.0),
-    ("sglang", "fp8_block"): ("2.5 us", 3.15, 3e3),
-    ("trtllm", "fp8_block"): ("2.5 us", 4.5, 1e3),
-    ("vllm", "nvfp4"): ("4 us", 2.3, 2.5e3),
-    ("sglang", "nvfp4"): ("2.5 us", 3.6, 3.5e3),
-    ("trtllm", "nvfp4"): ("4 us", 3.3, 4e3),
+QUANTISERS: Mapping[tuple[str, str], Mapping[str, Passes]] = {
+    ("vllm", "fp8"): {"wgmma": ("2.0 us", 5.7, 20e3), "tcgen05": ("3.0 us", 11.8, 40e3)},
+    ("sglang", "fp8"): {"wgmma": ("2.5 us", 5.7, 0.7e3), "tcgen05": ("3.2 us", 5.3, 1.4e3)},
+    ("trtllm", "fp8"): {"wgmma": ("9.6 us", 7.6, 0.0), "tcgen05": ("11.5 us", 8.2, 5e3)},
+    ("sglang", "fp8_block"): {"wgmma": ("1.2 us", 3.2, 3.8e3), "tcgen05": ("4.0 us", 3.1, 2.4e3)},
+    ("trtllm", "fp8_block"): {"wgmma": ("1.5 us", 6.0, 0.0), "tcgen05": ("3.5 us", 3.1, 1.9e3)},
+    ("vllm", "nvfp4"): {"tcgen05": ("4.4 us", 2.3, 2.6e3)},
+    ("sglang", "nvfp4"): {"tcgen05": ("2.2 us", 3.6, 3.5e3)},
+    ("trtllm", "nvfp4"): {"tcgen05": ("4.1 us", 3.3, 3.9e3)},
 }
 
 
@@ -54,8 +56,18 @@ def predicted(table: Measured, chip: Chip) -> Array:
     return np.broadcast_to(total, table.seconds.shape)
 
 
+def below_roofline(table: Measured, chip: Chip) -> Flags:
+    """Rows (n,) that beat their FLOPs at the peak rate of their format; memory can be beaten, by a cache."""
+    kernel = table.kernels[0]
+    if kernel.kind not in FLOPS:
+        return np.zeros(table.seconds.shape, np.bool_)
+    peak = chip.matrix.get(kernel.weight.base, chip.matrix[kernel.compute])
+    return np.asarray(kernel_flops(kernel) / np.maximum(peak, chip.matrix[kernel.compute]) > table.seconds)
+
+
 def _seconds(kernel: Kernel, chip: Chip, table: Measured) -> Array:
-    passes = QUANTISERS.get((table.constants, table.format))
+    styles = QUANTISERS.get((table.constants, table.format), {})
+    passes = styles.get(chip.generation.matrix_style) or next(iter(styles.values()), None)
     if kernel.name == "quantiser" and len(table.kernels) > 1 and passes is not None:
         return _quantised(kernel, chip, table, passes)
     share = resident(kernel, chip)

@@ -7,7 +7,7 @@ import numpy as np
 from archsim.arrays import Array, array
 from archsim.mapping.plan import Kernel
 from archsim.units import Format, format_named
-from archsim.validation.database import STACKS, Database, Table, parts
+from archsim.validation.database import STACKS, Table, Tables, parts
 from archsim.validation.measured import Labels, Measured, half
 
 MEAN = "mean of stacks"
@@ -18,7 +18,7 @@ KNOWN = ("bf16", "fp8", "fp8_block", "nvfp4", "int4")
 MILLI = 1e-3
 
 
-def products(data: Database, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
+def products(data: Tables, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
     """The tables of a stack, or for `mean of stacks` the mean bf16 times of all three."""
     if stack == MEAN:
         yield from _mean(data, chip)
@@ -31,7 +31,7 @@ def products(data: Database, chip: str, stack: str, version: str | None = None) 
             yield _measured(chip, stack, fmt, rows)
 
 
-def _mean(data: Database, chip: str) -> Iterator[Measured]:
+def _mean(data: Tables, chip: str) -> Iterator[Measured]:
     tables = [data.table(chip, "gemm", stack, "gemm") for stack in STACKS]
     found = [table.where(table.words("gemm_dtype") == "bf16") for table in tables if table is not None]
     if len(found) < len(STACKS):

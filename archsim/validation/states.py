@@ -7,7 +7,7 @@ import numpy as np
 from archsim.arrays import Array, array
 from archsim.mapping.plan import Kernel
 from archsim.units import format_named
-from archsim.validation.database import Database, Table, parts
+from archsim.validation.database import Table, Tables, parts
 from archsim.validation.measured import Flags, Measured, half
 
 BF16, FP8, FP32 = format_named("bf16"), format_named("fp8"), format_named("fp32")
@@ -16,7 +16,7 @@ WIDE = 2.0  # bytes of an activation
 CHUNK = 64.0  # tokens of a chunk of the delta rule
 
 
-def states(data: Database, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
+def states(data: Tables, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
     """The gated delta rule: updates of decode and scans of prompts."""
     table = data.table(chip, "linear_attention", stack, "gdn", version)
     if table is None:
@@ -58,7 +58,7 @@ def _scan(table: Table) -> Kernel:
     return Kernel("state", "state_scan", "attention", dims, FP32, BF16, "bf16", ())
 
 
-def small(data: Database, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
+def small(data: Tables, chip: str, stack: str, version: str | None = None) -> Iterator[Measured]:
     """Convolutions of state mixers, and the scaling of activations to fp8."""
     for name in ("gdn", "mamba2"):
         table = data.table(chip, "linear_attention", stack, name, version)

@@ -18,7 +18,8 @@ def grouped(model: Model, a: Attention, step: Step, precision: Precision) -> Lin
     wide = (2 if a.gated else 1) * queries
     before = _grouped_projections(model, a, n, wide, projected)
     if a.norm:
-        before.append(elementwise("qk_norm", "attention", n, 2 * WIDE * (queries + keys), True, a.norm_parameters))
+        name = "whole_norm" if a.norm_kind == "whole" else "qk_norm"
+        before.append(elementwise(name, "attention", n, 2 * WIDE * (queries + keys), True, a.norm_parameters))
     rotated = 2 * WIDE * (queries + keys) + (keys + values) * precision.kv.bytes + WIDE * values
     before.append(elementwise("rope_kv", "attention", n, rotated, True, a.heads if a.sinks else 0))
     width = a.heads * a.value_width

@@ -26,6 +26,7 @@ from archsim.workload.step import decode
 
 NEAR = 0.01  # a declared parameter count further off than this is worth a warning
 WIDTH = 112  # columns of the text
+REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # OWNER/NAME on the Hub, and no path of a folder
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,9 @@ class _Import:
         told = self.source or f"{self.path.name if self.path else 'config.json'} of {name}"
         counted = "counted from the configuration when it was imported, both embedding matrices being active"
         entries: list[dict[str, Any]] = [{"of": ["architecture"], "kind": "datasheet", "ref": told}]
-        body: dict[str, Any] = {"name": name, "architecture": data}
+        told_repository = str(self.config.get("_name_or_path") or "")
+        repository = {"hf_repo": told_repository} if REPOSITORY.fullmatch(told_repository) else {}
+        body: dict[str, Any] = {"name": name, **repository, "architecture": data}
         if native:
             body["precision"] = native
             entries.append({"of": ["precision"], "kind": "datasheet", "ref": f"quantization of {told}"})

@@ -1,0 +1,54 @@
+"""The command that says how far off the models are: validate."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from archsim.cli.base import app, refusals
+
+Names = list[str] | None
+
+
+@app.command()
+def validate(
+    chip: Annotated[Names, typer.Option(metavar="NAME", help="Only this measured chip. Repeatable.")] = None,
+    family: Annotated[Names, typer.Option(metavar="NAME", help="Only this kernel family. Repeatable.")] = None,
+    stack: Annotated[Names, typer.Option(metavar="NAME", help="Only this software stack. Repeatable.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report with figures there.")] = None,
+    json: Annotated[str | None, typer.Option(metavar="FILE", help="Write JSON there; - for the output.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page docs/validation.md.")] = None,
+    measurements: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A folder with more published measurements.")
+    ] = None,
+) -> None:
+    """How far off the models are, against published measurements, family by family and chip by chip."""
+    with refusals():
+        from archsim.report import output
+        from archsim.report.validation import print_validation, to_json, to_markdown
+        from archsim.validation.validate import validated
+
+        for target in (html, markdown, None if json in (None, "-") else Path(json)):
+            output.check_place(target)
+        sections = validated(chip or (), family or (), stack or (), measurements)
+        command = _command(chip, family, stack, html, markdown)
+        if html is not None:
+            from archsim.report.validation_page import to_html
+
+            html.write_text(to_html(sections, command), encoding="utf-8")
+        if markdown is not None:
+            markdown.write_text(to_markdown(sections, command), encoding="utf-8")
+        if json is not None:
+            output.write_text(to_json(sections), json)
+        if json != "-":
+            print_validation(sections)
+
+
+def _command(chip: Names, family: Names, stack: Names, html: Path | None, markdown: Path | None) -> str:
+    """The command that makes a page again."""
+    from archsim.report.output import command_line
+
+    given = [(f"--{name}", values) for name, values in (("chip", chip), ("family", family), ("stack", stack))]
+    repeated = [part for option, values in given for value in values or () for part in (option, value)]
+    written = {"--html": html.name if html else None, "--markdown": "docs/validation.md" if markdown else None}
+    return command_line("validate", repeated, written)
