@@ -1,4 +1,4 @@
-"""Serving runs: their flags, their predictions, the fit of engine constants, the bands, machines and published figures."""
+"""Serving runs: flags, predictions, the fit of engine constants, bands, machines and published figures."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +17,14 @@ from archsim.serving.steady import steady
 from archsim.validation import end_to_end_fit, end_to_end_pools, published, spark
 from archsim.validation.deployments import batches, cache_of, precision_names
 from archsim.validation.end_to_end import Predicted, harness, predict, tpot, ttft
-from archsim.validation.end_to_end_fit import Linear, Name, Prior, put, quantity, solved
 from archsim.validation.end_to_end_first import NAMES as FIRST_NAMES
 from archsim.validation.end_to_end_first import changed, first_of
+from archsim.validation.end_to_end_fit import Linear, Name, Prior, put, quantity, solved
+from archsim.validation.end_to_end_sections import bands, sections
 from archsim.validation.end_to_end_spread import Band, coverage, share, shipped
-from archsim.validation.end_to_end_tables import Evaluated, counted, evaluate, section_of, sections, unfitted
+from archsim.validation.end_to_end_tables import Evaluated, counted, evaluate, section_of, unfitted
 from archsim.validation.errors import errors
-from archsim.validation.rows import FLAGS, Ranks, Run, carried, flagged, read
+from archsim.validation.rows import FLAGS, Ranks, Run, carried, flagged, read, table
 from archsim.workload.model import precision_of
 from archsim.workload.schema import load_model
 from archsim.workload.step import decode
@@ -400,10 +401,17 @@ def test_published_figures_are_compared_with_their_worst_named() -> None:
     assert errors(saturated.predicted[dense & hbm], saturated.measured[dense & hbm]).mape <= 20.0
 
 
+def test_bands_are_said_to_hold_what_they_hold(quoted: Evaluated) -> None:
+    between, first = bands(quoted)
+    assert "TPOT" in between and "TTFT" in first and "80 % band" in between
+
+
 @pytest.mark.slow
 def test_the_whole_table_meets_its_gates() -> None:
     """Needs the extra `measurements`."""
     pytest.importorskip("aiconfigurator_core")
+    source = table()
+    assert source is not None
     (section, *_) = sections()
     missed = [
         f"{gate.gate.name}: {row.errors.mape:.1f} %"
@@ -412,3 +420,6 @@ def test_the_whole_table_meets_its_gates() -> None:
         if row.errors.mape > gate.gate.gate
     ]
     assert not missed
+    done = evaluate(read(source))
+    for time in ("tpot", "ttft"):
+        assert 0.70 <= share(coverage(done, shipped()), time) <= 0.88

@@ -195,7 +195,8 @@ def move(data: Any, where: tuple[Any, ...], rng: random.Random) -> None:
     value = at(data, where[:-1])[where[-1]]
     drop(data, where, rng)
     mappings = [data, *(at(data, path) for path in paths(data) if isinstance(at(data, path), dict))]
-    rng.choice(mappings)[str(where[-1])] = value
+    own = {id(value), *(id(at(value, path)) for path in paths(value))}  # an alias stands elsewhere too: no cycles
+    rng.choice([mapping for mapping in mappings if id(mapping) not in own])[str(where[-1])] = value
 
 
 def replace(data: Any, where: tuple[Any, ...], rng: random.Random) -> None:

@@ -217,15 +217,17 @@ def test_prefill_steps_are_launched_kernel_by_kernel_and_decode_steps_are_graphs
     d = deployment(LLAMA_70B)
     assert place(d, decode(1, 1)).launch == 0
     for step in (prefill(10), decode(1, 1) + prefill(10)):
-        assert place(d, step).launch == pytest.approx(16.9e-6)
+        assert place(d, step).launch == d.runtime.host.launch > 0
     assert place(replace(d, runtime=runtime("ideal")), prefill(10)).launch == 0
 
 
 def test_the_host_schedules_a_step_and_each_of_its_sequences() -> None:
-    host = place(deployment(LLAMA_70B), decode(np.array([1.0, 100.0]), 10)).host
-    assert list(host) == pytest.approx([0.16e-3 + 6e-6, 0.16e-3 + 100 * 6e-6])
-    prompts = place(deployment(LLAMA_70B), prefill(100, requests=3)).host
-    assert one(prompts) == pytest.approx(0.16e-3 + 3 * 6.2e-3)
+    d = deployment(LLAMA_70B)
+    times = d.runtime.host
+    host = place(d, decode(np.array([1.0, 100.0]), 10)).host
+    assert min(times.step, times.sequence, times.request) > 0
+    assert list(host) == pytest.approx([times.step + times.sequence, times.step + 100 * times.sequence])
+    assert one(place(d, prefill(100, requests=3)).host) == pytest.approx(times.step + 3 * times.request)
 
 
 # Formats

@@ -29,6 +29,18 @@ class Constants(StrictModel):
         None,
         description="mean absolute error in % on measurements not used in the fit; of collectives, of the fit itself",
     )
+    spread: NonNegative | None = Field(
+        None,
+        description="robust log-sigma of measured over predicted, on measurements not used in the fit: half the "
+        "distance between the 16th and the 84th percentile",
+    )
+    sibling: NonNegative | None = Field(
+        None, description="the same on chips of the generation that no fit saw; absent where no other was measured"
+    )
+
+    def known(self) -> Self:
+        """The set, without a spread where it has no error: one that extends a measured set is not measured itself."""
+        return self if self.error is not None else self.model_copy(update={"spread": None, "sibling": None})
 
 
 class Gemm(Constants):

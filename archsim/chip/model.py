@@ -126,7 +126,8 @@ class Chip:
     `matrix` maps formats to dense peak FLOP/s, `vector` likewise; `exponentials` are per clock and core; `clock` is
     in Hz, `cores` are SMs, compute units or core slices, `sram` is bytes a core, `cache` bytes shared by all; a
     `partitioned` cache keeps a copy of what both of its halves read. `network` are the B/s that a core takes from the
-    network on chip (None: never the limit), `backing` the memory behind an LPU that may hold its KV cache.
+    network on chip (None: never the limit), `backing` the memory behind an LPU that may hold its KV cache. A `varied`
+    chip is not as its file says, but what-if.
     """
 
     name: str
@@ -148,6 +149,7 @@ class Chip:
     partitioned: bool = False
     network: Array | None = None
     backing: Memory | None = None
+    varied: bool = False
 
     def ridge(self, fmt: str = "bf16") -> Array:
         """Ridge point (FLOP/B): the arithmetic intensity at which compute and memory take equally long."""

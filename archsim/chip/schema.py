@@ -199,7 +199,7 @@ def _sets(document: Document) -> dict[str, dict[str, dict[str, Constants]]]:
             sets = below.at(family)
             for fmt in formats:
                 try:
-                    found = validate(FAMILIES[family], sets.at(fmt))
+                    found = validate(FAMILIES[family], sets.at(fmt)).known()
                     stacks.setdefault(stack, {}).setdefault(family, {})[fmt] = found
                 except CatalogError as error:
                     faults.extend(error.faults)

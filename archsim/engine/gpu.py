@@ -104,7 +104,7 @@ def timed(kernel: Kernel, chip: Chip, stack: str) -> Timed:
 
 
 def _shown(timing: Timing, share: float) -> Timing:
-    """A timing of which only a share of the fixed part shows: launches overlap in a graph, or a longer kernel hides it."""
+    """A timing of whose fixed part only a share shows: launches overlap in a graph, a longer kernel hides it."""
     if share == 1.0:
         return timing
 

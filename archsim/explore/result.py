@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from archsim.arrays import Array, BrokenModel, array
+from archsim.explore.band import band
 from archsim.explore.bill import facility_power, mean_power
 from archsim.explore.evaluate import Answer, cached_input_cost, margin_of, revenue_per_hour, revenue_per_megawatt
 from archsim.explore.scenario import Scenario
@@ -88,6 +89,12 @@ class Result:
             raise KeyError(f"no metric {name!r}; there are {', '.join(known)}")
         value = self.pick(known[name][2](self.answer))
         return value if self.feasible.all() else np.where(self.feasible, value, np.nan)
+
+    def band(self, name: str) -> tuple[Array, Array] | None:
+        """Both ends between which four of five measurements of a metric lie, at every point; None where it has none."""
+        found = band(self.scenario, ALIASES.get(name, name), self.mode)
+        value = self.metric(name)
+        return None if found is None else (value * found.low, value * found.high)
 
     def __getattr__(self, name: str) -> Array:
         """Metrics are attributes too: `result.tpot`."""

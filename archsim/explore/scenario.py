@@ -305,7 +305,9 @@ def runnable(runtime: Runtime, model: Model, proposed: Split) -> Split:
 
 def _capped(chip: Chip, cap: float | None) -> Chip:
     """The chip under a power cap, if it is below its own."""
-    return chip if cap is None else with_value(chip, ("power", "cap"), np.minimum(array(cap), chip.power.sustained))
+    if cap is None:
+        return chip
+    return replace(with_value(chip, ("power", "cap"), np.minimum(array(cap), chip.power.sustained)), varied=True)
 
 
 class _Loader:
@@ -378,7 +380,7 @@ def with_fields(scenario: Scenario, fields: Mapping[str, Array]) -> Scenario:
 
 
 def _with_chip(scenario: Scenario, pool: str, field: str, value: Array) -> Scenario:
-    chip = with_value(scenario.system.pools[pool].chip, tuple(field.split(".")), value)
+    chip = replace(with_value(scenario.system.pools[pool].chip, tuple(field.split(".")), value), varied=True)
     return replace(scenario, system=chip_of(scenario.system, pool, chip))
 
 

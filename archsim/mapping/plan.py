@@ -83,11 +83,10 @@ class MemoryPlan:
 
     @property
     def fits(self) -> "np.typing.NDArray[np.bool_]":
-        """Where everything fits."""
-        fits = self.needed <= self.capacity
-        return fits if self.backing is None else fits & (self.per_sequence * self.sequences <= self.backing)
         """Where everything fits, on the other pool too."""
         own = self.needed <= self.capacity
+        if self.backing is not None:
+            own = own & (self.per_sequence * self.sequences <= self.backing)
         return own if self.partner is None else own & self.partner.fits
 
     @property

@@ -63,6 +63,8 @@ class KindsFile(StrictModel):
 class SpreadFile(StrictModel):
     """How far serving runs lie from the steady answer."""
 
+    chips: tuple[str, ...] = Field((), description="names of the chips whose runs were fitted")
+    generations: tuple[str, ...] = Field((), description="generations of which chips were measured")
     tpot: KindsFile
     ttft: KindsFile
 

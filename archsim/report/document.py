@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from archsim import __version__
+from archsim.explore.band import SHARE, basis
 from archsim.explore.evaluate import chip_rate
 from archsim.explore.result import METRICS, Result, check_defined, metrics_of
 from archsim.explore.scenario import Scenario
@@ -136,7 +137,12 @@ def _metric(result: Result, name: str) -> Json:
     dimension, meaning, _ = metrics_of(result.scenario, result.mode)[name]
     values = result.metric(name)
     reason = check_defined(result, name, values)
-    return {"unit": UNITS[dimension], "meaning": meaning, "values": values} | ({"undefined": reason} if reason else {})
+    ends = result.band(name)
+    return (
+        {"unit": UNITS[dimension], "meaning": meaning, "values": values}
+        | ({} if ends is None else {"band": {"low": ends[0], "high": ends[1], "share": SHARE}})
+        | ({"undefined": reason} if reason else {})
+    )
 
 
 def _source(source: Source) -> Json:
@@ -153,6 +159,7 @@ def _best(point: Point) -> Json:
         "sentence": sentence(point),
         "slo": slo_sentence(point.result) or None,
         "choice": choice_sentences(point),
+        "bands": basis(point.scenario),
         "metrics": {name: point.metric(name) for name in METRICS} | price_metrics(point),
         "steps": [_step(step) for step in steps_of(point)],
         "memory": _memory(plan) | _partner_memory(point),

@@ -7,6 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from archsim import __version__
+from archsim.explore.band import basis
 from archsim.explore.result import METRICS, Result, all_sources
 from archsim.explore.scenario import Scenario
 from archsim.report import figures as draw
@@ -22,6 +23,7 @@ from archsim.report.steps import StepTime, steps_of
 from archsim.report.sums import dollar_lines, energy_line, rate_lines
 from archsim.report.tables import (
     economics_table,
+    ends,
     kernel_table,
     memory_table,
     proposal_table,
@@ -112,6 +114,7 @@ def _answered(point: Point, figures: Figures) -> dict[str, Any]:
         "targets": targets(point.result.scenario.slo, metric("tpot"), metric("ttft")),
         "notes": notes(point),
         "tiles": _tiles(point),
+        "basis": basis(point.scenario),
         "launch": launch_command(point.scenario, point.scenario.split),
         "throughput": None if curve is None else figures.add(tradeoff.throughput(curve, point)),
         "cost": None if curve is None else figures.add(tradeoff.cost(curve, point)),
@@ -158,19 +161,22 @@ def _step(step: StepTime, figures: Figures) -> dict[str, Any]:
     }
 
 
-def _tiles(point: Point) -> list[tuple[str, str, str]]:
-    """(value, name, remark) of the main figures."""
+def _tiles(point: Point) -> list[tuple[str, str, str, str]]:
+    """(value, name, remark, ends of the band) of the main figures."""
     steady = point.mode == "steady"
     told = {name: shown(name, point.metric(name)) for name in METRICS}
+    within = {name: ends(point, name) for name in METRICS}
+    first = "mean, queue included" if steady else "of a lone request"
     cost = "cost_per_token" if steady else "output_cost"
     what = "per million tokens, in and out" if steady else "per million output tokens"
     prices = f"output {told['output_cost']}, input {told['input_cost']}"
     capacity = show(single(point.alone.answer.memory.capacity), "bytes")
+    energy = f"{told['energy_per_token']} of facility energy an output token"
     return [
-        (f"{told['interactivity']}/user", "interactivity", f"TPOT {told['tpot']}"),
-        (told["ttft"], "time to first token", "mean, queue included" if steady else "of a lone request"),
-        (told["throughput"], "output of the system", f"{told['throughput_per_chip']} a chip"),
-        (told[cost], what, prices if steady else f"prompt tokens {told['input_cost']}"),
-        (told["power"], "board power of a chip", f"{told['energy_per_token']} of facility energy an output token"),
-        (told["memory_needed"], "memory of a chip in use", f"{told['memory_utilization']} of {capacity}"),
+        (f"{told['interactivity']}/user", "interactivity", f"TPOT {told['tpot']}", within["interactivity"]),
+        (told["ttft"], "time to first token", first, within["ttft"]),
+        (told["throughput"], "output of the system", f"{told['throughput_per_chip']} a chip", within["throughput"]),
+        (told[cost], what, prices if steady else f"prompt tokens {told['input_cost']}", within[cost]),
+        (told["power"], "board power of a chip", energy, within["power"]),
+        (told["memory_needed"], "memory of a chip in use", f"{told['memory_utilization']} of {capacity}", ""),
     ]

@@ -216,8 +216,8 @@ def steps_of(point: Point) -> tuple[StepTime, ...]:
         loop = answer.loop
         partner = point.scenario.partner
         if partner is not None and partner.job == "prefill":
-            first = step_time(PREFILL, f"on pool {partner.name}", loop.mixed, partner.chip)
-            return step_time(DECODE, "", answer.decode, chip), first
+            alone = step_time(PREFILL, f"on pool {partner.name}", loop.mixed, partner.chip)
+            return step_time(DECODE, "", answer.decode, chip), alone
         joined = single(loop.joined)
         detail = f"decode with the prompts of {joined:.1f} requests" if joined >= 1.05 else "decode with one prompt"
         mixed = step_time(MIXED, detail, loop.mixed, chip, lambda value: single(loop.at_joined(np.atleast_1d(value))))

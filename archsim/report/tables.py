@@ -9,6 +9,7 @@ from archsim.arrays import Array
 from archsim.economics.terms import Terms
 from archsim.engine.cost import ALL_PARTS
 from archsim.engine.lanes import GAPS
+from archsim.explore.band import band
 from archsim.explore.evaluate import chip_rate
 from archsim.explore.result import Result
 from archsim.mapping.plan import MemoryPlan
@@ -275,6 +276,22 @@ def source_rows(sources: Iterable[Source]) -> list[tuple[str, str, str, str]]:
     return [(", ".join(source.of), source.kind, source.ref, place(source.file)) for source in sources]
 
 
+def ends(point: Point, name: str) -> str:
+    """The ends of a metric's band, `16.9 to 19.8 ms`; empty where it has none."""
+    found = band(point.scenario, name, point.mode)
+    if found is None:
+        return ""
+    low, high = (shown(name, end) for end in found.of(point.metric(name)))
+    unit = low.rpartition(" ")[2]
+    return f"{low.removesuffix(unit).rstrip() if ' ' in low and high.endswith(f' {unit}') else low} to {high}"
+
+
+def banded(point: Point, name: str, unit: str = "") -> str:
+    """A metric with the ends of its band: `18.3 ms (16.9 to 19.8 ms)`."""
+    text, within = shown(name, point.metric(name)) + unit, ends(point, name)
+    return f"{text} ({within})" if within else text
+
+
 def answer_rows(point: Point) -> list[tuple[str, str]]:
     """The main figures of a point with their names."""
     metric = point.metric
@@ -291,9 +308,9 @@ def answer_rows(point: Point) -> list[tuple[str, str]]:
         "output_cost": "cost per million output tokens",
         "input_cost": "cost per million prompt tokens",
     }
-    rows = [(labels[name], shown(name, metric(name)) + ("/user" if name == "interactivity" else "")) for name in names]
-    rows.append(("energy per output token", show(metric("energy_per_token"), "energy")))
-    rows.append(("board power of a chip", show(metric("power"), "power")))
+    rows = [(labels[name], banded(point, name, "/user" if name == "interactivity" else "")) for name in names]
+    rows.append(("energy per output token", banded(point, "energy_per_token")))
+    rows.append(("board power of a chip", banded(point, "power")))
     rows.append(
         ("memory of a chip", f"{show(metric('memory_needed'), 'bytes')}, {percent(metric('memory_utilization'))}")
     )

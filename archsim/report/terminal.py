@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from archsim.explore.band import basis
 from archsim.explore.result import Result
 from archsim.report.launch import launch_command
 from archsim.report.point import Point, main_point
@@ -84,6 +85,7 @@ def print_answer(out: Console, result: Result) -> None:
     out.print()
     for name, value in (*answer_rows(point), *price_rows(point)):
         out.print(Text(f"  {name:<38}{value}"))
+    out.print(Text(f"  {basis(point.scenario)}", style="dim"))
     if result.axes:
         print_table(out, sweep_table(result, point.index))
     if len(point.proposals) > 1:

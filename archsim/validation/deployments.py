@@ -163,7 +163,7 @@ def precision_names(run: Run) -> Mapping[str, str]:
         return {"weights": "fp8_block" if blocked(run) else "fp8"} | cache
     if run.precision == "fp4":
         return _four_bits(run.model) | cache
-    return (cache if run.precision == "int4" else {"weights": "bf16"} | cache)
+    return cache if run.precision == "int4" else {"weights": "bf16"} | cache
 
 
 def blocked(run: Run) -> bool:

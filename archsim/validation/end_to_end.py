@@ -11,19 +11,23 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from pydantic import Field
 
 from archsim.arrays import Array, array
 from archsim.catalog import Document, StrictModel, fetch, validate
-from archsim.fields import Count, Fraction, NonNegative, Seconds
 from archsim.chip.model import with_value
+from archsim.engine.step import run_step
+from archsim.fields import Count, Fraction, NonNegative, Seconds
 from archsim.mapping.memory import memory_plan
-from archsim.mapping.place import Deployment
+from archsim.mapping.place import Deployment, place
 from archsim.serving.steady import Steady, expert_layers, steady
 from archsim.sources import SourceEntry, check_sources
 from archsim.validation.deployments import STACKS, Batch, batches, column, runtime_of
 from archsim.validation.rows import Run
+from archsim.workload.step import decode
 
 BOUNDLESS = 1e15  # bytes
+ACCEPTANCE = 0.8  # of a draft, the default of a scenario
 Deploy = Callable[[Batch, str], Deployment]
 
 
@@ -38,7 +42,7 @@ class StackHarness(StrictModel):
     queue: NonNegative
     burst: NonNegative
     lab: Seconds
-    polled: dict[str, tuple[str, ...]] = {}
+    polled: dict[str, tuple[str, ...]] = Field({})
     lockstep: tuple[str, ...] = ()
 
 
@@ -114,11 +118,12 @@ def _settled(batch: Batch, d: Deployment) -> tuple[Array, ...]:
     s: Steady = steady(_with_room(d, prompt + output), clients, prompt, output, found)
     plain, chunks = s.decode.turnaround, np.ceil(prompt / d.runtime.chunk)
     full = s.mixed.turnaround[..., -1:] - plain
-    most = s.knots[..., -1:]
+    most = s.most
+    faster = _drafted(batch, d, s.running, prompt + output / 2.0, plain)
     return (
-        s.tpot,
+        s.tpot * faster,
         s.ttft,
-        plain,
+        plain * faster,
         s.mixed_seconds,
         (s.mixed_seconds - plain) * chunks / s.joined,
         full * chunks / most,
@@ -128,6 +133,18 @@ def _settled(batch: Batch, d: Deployment) -> tuple[Array, ...]:
         d.split.attention_data,
         array(expert_layers(d)),
     )
+
+
+def _drafted(batch: Batch, d: Deployment, running: Array, context: Array, plain: Array) -> Array:
+    """Factor on the time between tokens of runs that drafted: three tokens a step with tensor parallelism, one with
+    data-parallel attention, as the recipes have it, accepted as archsim assumes unless told otherwise."""
+    flagged = column("drafts" in run.flags for run in batch.runs)
+    if not flagged.any():
+        return np.ones_like(flagged)
+    drafts = flagged * np.where(d.split.attention_data > 1, 1.0, 3.0)
+    step = run_step(place(d, decode(running, context, d.model.clips, 1.0 + drafts)), d.chip, d.runtime.stack)
+    tokens = (1.0 - ACCEPTANCE ** (drafts + 1.0)) / (1.0 - ACCEPTANCE)
+    return np.where(flagged > 0, step.turnaround / plain / tokens, 1.0)
 
 
 def _with_room(d: Deployment, context: Array) -> Deployment:
@@ -159,7 +176,7 @@ def ttft(runs: Sequence[Run], p: Predicted, h: HarnessFile) -> Array:
     steps = np.where(p.clients < h.many, h.poll_few, h.poll_many) / 2.0
     polled = np.where([_polled(run, h.stacks[run.stack]) for run in runs], steps, 0.0) * p.plain
     balanced = np.array([runtime_of(STACKS[run.stack]).together for run in runs]) & (p.ranks > 1)
-    return p.ttft + lab + queue + started + polled + np.where(balanced, h.patience, 0.0) * p.plain
+    return np.asarray(p.ttft + lab + queue + started + polled + np.where(balanced, h.patience, 0.0) * p.plain)
 
 
 def _polled(run: Run, one: StackHarness) -> bool:

@@ -43,7 +43,7 @@ SKEW: Mapping[tuple[str, str], float] = {
 
 @dataclass(frozen=True)
 class Prior:
-    """A constant before the fit: its most likely value (s, or a factor), the spread of its logarithm, the most it may be."""
+    """A constant before the fit: its likeliest value (s, or a factor), the spread of its logarithm, its bound."""
 
     value: float
     spread: float
@@ -109,7 +109,8 @@ def _runtime(runtime: Runtime, values: Values, stack: str) -> Runtime:
 def _chip(chip: Chip, values: Values, stack: str, generation: str) -> Chip:
     sets = dict(chip.generation.kernels[stack])
     sets["elementwise"] = {
-        name: _with(one, Elementwise, "fixed", values[Name("small", stack)]) for name, one in sets["elementwise"].items()
+        name: _with(one, Elementwise, "fixed", values[Name("small", stack)])
+        for name, one in sets["elementwise"].items()
     }
     skew = values[Name("skew", generation)] * SKEW[stack, generation]
     sets["all_reduce"] = {
@@ -228,7 +229,9 @@ def write(values: Values, catalogue: Path, note: str) -> list[Path]:
         path = catalogue / "chips" / "generations" / f"{generation}.yaml"
         text = path.read_text(encoding="utf-8")
         for stack in STACKS:
-            text = put(text, _within(stack, "elementwise") + r"fixed: ([\d.]+ us)", quantity(values[Name("small", stack)]))
+            text = put(
+                text, _within(stack, "elementwise") + r"fixed: ([\d.]+ us)", quantity(values[Name("small", stack)])
+            )
             if generation in GENERATIONS:
                 skew = f"{values[Name('skew', generation)] * SKEW[stack, generation]:.3g}"
                 text = put(text, _within(stack, "all_reduce") + r"skew: ([\d.]+)", skew)

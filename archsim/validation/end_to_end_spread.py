@@ -1,11 +1,11 @@
 """The 80 % bands of serving runs: how far measurements lie from predictions that have not seen their like.
 
 Measured over predicted, by stack, time, kind of model and distance from the fitted chips; all from the fitted half:
-for a model on a fitted chip, constants are fitted without that model; for a chip, without both its runs and the model's.
-Runs outside the fitted half then show how many fall inside.
+for a model on a fitted chip, constants are fitted without that model; for another chip, without the runs of the chip
+too. Runs outside the fitted half then show how many fall inside.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +13,8 @@ import numpy as np
 
 from archsim.arrays import Array
 from archsim.mapping.runtime import SpreadFile
-from archsim.validation import end_to_end_first, end_to_end_fit
 from archsim.validation.deployments import MODELS, STACKS, runtime_of
-from archsim.validation.end_to_end import predict
-from archsim.validation.end_to_end_fit import Linear, chosen_of, put
+from archsim.validation.end_to_end_fit import Linear, put
 from archsim.validation.end_to_end_tables import TIMES, Evaluated, unfitted
 from archsim.validation.rows import FITTED_CHIPS, Run
 from archsim.workload.model import Moe
@@ -59,13 +57,8 @@ def distance_of(run: Run) -> str:
     return "fitted" if run.chip in FITTED_CHIPS else "sibling"
 
 
-def bands(runs: Sequence[Run]) -> dict[Key, Band]:
-    """Bands of every stack, time, kind and distance from the fitted half of aggregated runs; fits anew for it."""
-    first = chosen_of(runs, "ttft")
-    fits = {
-        "tpot": end_to_end_fit.fit(runs),
-        "ttft": end_to_end_first.fit(first, predict(first)),
-    }
+def bands(fits: Mapping[str, Linear]) -> dict[Key, Band]:
+    """Bands of every stack, time, kind and distance from the fits of the fitted half, by time."""
     return {key: band for time, linear in fits.items() for key, band in _bands(time, linear)}
 
 

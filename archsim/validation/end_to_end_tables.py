@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from archsim.validation import end_to_end_pools
 from archsim.validation.deployments import CHIPS
 from archsim.validation.end_to_end import Deploy, clients_of, harness, predict, shipped, tpot, ttft
 from archsim.validation.errors import errors
-from archsim.validation.rows import CORRECTED, FITTED_CHIPS, FLAGS, NODE, Run, carried, read, table
+from archsim.validation.rows import CORRECTED, FITTED_CHIPS, FLAGS, NODE, Run
 from archsim.validation.tables import EVERY, Gate, Left, Points, Row, Section, Standing
 
 LEVEL = "end to end"
@@ -73,18 +72,6 @@ def counted(time: str) -> Choice:
 def unfitted(time: str) -> Choice:
     """Aggregated runs that count and that no fit saw."""
     return lambda run: counted(time)(run) and not run.fitted and not run.disaggregated
-
-
-def sections(folder: Path | None = None, source: Path | None = None) -> list[Section]:
-    """The section of serving runs, and those of the tables in `folder` (`archsim.validation.machines`).
-
-    Rows come from `source`, else from the extra `measurements`, else from what the package carries.
-    """
-    from archsim.validation.published_tables import machine_sections
-
-    path = source or table() or carried()
-    found = [section_of(evaluate(read(path)), few=path == carried())]
-    return found + (machine_sections(folder) if folder is not None else [])
 
 
 def section_of(done: Evaluated, few: bool = False) -> Section:
@@ -238,6 +225,6 @@ def _points(done: Evaluated) -> Iterator[Points]:
             order = np.argsort(group.measured(time), kind="stable")
             chosen = order[np.unique(np.linspace(0, order.size - 1, min(DRAWN, order.size)).astype(np.int64))]
             words = tuple(in_words(group, time, int(index)) for index in chosen)
-            yield Points(f"serving {time.upper()}", stack, group.times(time)[chosen], group.measured(time)[chosen], words)
-
-
+            yield Points(
+                f"serving {time.upper()}", stack, group.times(time)[chosen], group.measured(time)[chosen], words
+            )

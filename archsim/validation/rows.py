@@ -28,8 +28,8 @@ FLAGS = {
 }
 CORRECTED = {
     "squared": "tp_size or attention_dp_size is the product with the expert ranks: the root of it ran",
-    "not_sliced": "wide data-parallel decode with moe_tp_size for its ranks: the same recipe elsewhere states expert ranks",
-    "not_data_parallel": "vLLM rows of data-parallel attention with tp x tp expert ranks are tensor-parallel runs again",
+    "not_sliced": "wide data-parallel decode with moe_tp_size for its ranks: the recipe states expert ranks elsewhere",
+    "not_data_parallel": "data-parallel rows of vLLM with tp x tp expert ranks: its tensor-parallel runs again",
 }
 TTFT_ONLY = ("first_token",)  # flags that leave the time between tokens alone
 
@@ -141,8 +141,9 @@ def _run(line: dict[str, str]) -> Run:
 
 def _ranks(line: dict[str, str], pool: str) -> Ranks:
     names = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
-    degrees = [max(int(float(line[pool + name] or 1)), 1) for name in names]
-    return Ranks(*degrees, float(line[pool + "batch_size"] or 0), int(float(line.get(pool + "num_workers") or 0)))
+    tensor, data, sliced, expert = (max(int(float(line[pool + name] or 1)), 1) for name in names)
+    workers = int(float(line.get(pool + "num_workers") or 0))
+    return Ranks(tensor, data, sliced, expert, float(line[pool + "batch_size"] or 0), workers)
 
 
 def flagged(runs: Iterable[Run]) -> list[Run]:
@@ -215,7 +216,9 @@ def _replicas(run: Run) -> bool:
 
 
 def _eager(run: Run) -> bool:
-    return not run.burst and (run.stack, run.chip, run.version) == ("vllm", "h200_sxm", "0.12.0") and "235B" in run.model
+    return (
+        not run.burst and (run.stack, run.chip, run.version) == ("vllm", "h200_sxm", "0.12.0") and "235B" in run.model
+    )
 
 
 def _cached(run: Run) -> bool:

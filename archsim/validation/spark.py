@@ -89,7 +89,7 @@ def fitted(points: list[Points]) -> tuple[float, ...]:
 
     def errors(factors: Array) -> Array:
         times = [predicted(one, tuple(np.exp(factors))) for one in points]
-        return np.log(np.concatenate(times)) - measured
+        return np.asarray(np.log(np.concatenate(times)) - measured)
 
     now = np.zeros(len(FACTORS))
     for _ in range(ROUNDS):
