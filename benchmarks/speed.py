@@ -209,7 +209,8 @@ def measure(quick: bool) -> tuple[list[Line], float]:
     rate(f"DeepSeek-V3, {points:,} points, all zipped", zipped(DEEPSEEK, points), 6e4)
     designs = 10_000 // shrink
     spent = best(lambda: two_pools(designs), repeats)
-    lines.append(Line(f"{designs:,} designs of two pools, 1 to 4 turns", spent, "s", 1.0, False, spent / designs / 4 / base))
+    name = f"{designs:,} designs of two pools, 1 to 4 turns"
+    lines.append(Line(name, spent, "s", 1.0, False, spent / designs / 4 / base))
     lines.append(Line("peak memory of a million points", million(ELEMENTS) / 1e9, "GB", 2.0, False, 0.0))
     seconds("archsim --help", ["--help"], 0.3)
     seconds(f"archsim run {EXAMPLE}", ["run", EXAMPLE], 1.0)

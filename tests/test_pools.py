@@ -211,8 +211,15 @@ def test_weights_lie_where_their_operators_run_and_both_pools_must_fit() -> None
     answer = archsim.run(apart()).answer
     partner = answer.memory.partner
     assert partner is not None
-    alone = archsim.run(archsim.scenario(model="deepseek/deepseek-v3", pools={"gpu": {"chip": H100, "count": 16}},
-                                         precision=FP8, batch=512, context=4096))
+    alone = archsim.run(
+        archsim.scenario(
+            model="deepseek/deepseek-v3",
+            pools={"gpu": {"chip": H100, "count": 16}},
+            precision=FP8,
+            batch=512,
+            context=4096,
+        )
+    )
     assert answer.memory.parts["weights"].max() < alone.answer.memory.parts["weights"].min() / 2
     assert float(partner.parts["kv"].max()) == 0.0
     short = archsim.run(apart(there=8))
@@ -301,16 +308,27 @@ FILE: dict[str, Any] = {
 
 def test_a_pool_that_prefills_hands_its_cache_over() -> None:
     pools = {"prefill": {"chip": H100, "count": 4}, "decode": {"chip": "nvidia/h200-sxm", "count": 8}}
-    keys = {"model": "meta/llama-3.1-70b", "pools": pools, "mapper": "prefill-decode",
-            "precision": {"weights": "fp8", "kv": "fp8"}}
+    keys = {
+        "model": "meta/llama-3.1-70b",
+        "pools": pools,
+        "mapper": "prefill-decode",
+        "precision": {"weights": "fp8", "kv": "fp8"},
+    }
     traffic = {"input": 2048, "output": 256}
     s = archsim.scenario(**keys, batch=64, context=8192, traffic=traffic)
     step, loop = archsim.run(s), archsim.run(s, mode="steady", batch=[1, 16, 64, 256])
     slow = archsim.run(with_fields(s, {"links.latency": array(1.0)}))
     assert slow.ttft[0] == pytest.approx(step.ttft[0] + 1.0, abs=1e-3)
     assert slow.tpot[0] == step.tpot[0]
-    alone = archsim.scenario(model="meta/llama-3.1-70b", pools={"gpu": pools["decode"]}, precision=keys["precision"],
-                             split={"tensor": 8}, batch=64, context=8192, traffic=traffic)
+    alone = archsim.scenario(
+        model="meta/llama-3.1-70b",
+        pools={"gpu": pools["decode"]},
+        precision=keys["precision"],
+        split={"tensor": 8},
+        batch=64,
+        context=8192,
+        traffic=traffic,
+    )
     assert archsim.run(alone, mode="steady", batch=64).tpot[0] > loop.tpot[2]
     rate = loop.answer.loop.requests_per_second
     clients = rate * (loop.answer.ttft + 256 * loop.answer.tpot)

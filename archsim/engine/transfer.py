@@ -1,8 +1,8 @@
 """Activations between two pools, and how long tokens queue for chips that several groups share.
 
-A transfer takes the latency of the way and its bytes at what the narrower end can carry. Chips that are pinned to a layer
-serve the replicas of the other pool in turn: a queue with Poisson arrivals and a constant service time (M/D/1), at a
-utilisation that depends on the period, which depends on the wait.
+A transfer takes the latency of the way and its bytes at what the narrower end can carry. Chips that are pinned to a
+layer serve the replicas of the other pool in turn: a queue with Poisson arrivals and a constant service time (M/D/1),
+at a utilisation that depends on the period, which depends on the wait.
 """
 
 import numpy as np
@@ -29,8 +29,8 @@ def queue(attention: Array, stations: tuple[Array, ...], batches: Array, replica
 
     `replicas` of the main pool come by in turn, each with so many micro-batches a layer, to chips pinned to `layers`
     layers. Of stations in a row with constant times the wait is that of the slowest, T, alone (H. D. Friedman, 1965),
-    and others load it for rho = (replicas - 1) x batches x T / (layers x period) of the time: rho T / (2 (1 - rho)), and
-    never less than keeps the slowest station from doing more than it can. Alone, a replica waits for nobody.
+    and others load it for rho = (replicas - 1) x batches x T / (layers x period) of the time: rho T / (2 (1 - rho)),
+    and never less than keeps the slowest station from doing more than it can. Alone, a replica waits for nobody.
     """
     serial = attention
     for time in stations:

@@ -9,6 +9,9 @@ from archsim.arrays import Array, array
 from archsim.chip.model import Chip
 from archsim.economics.money import Rate, rate, wall_power
 from archsim.economics.terms import HOUR, Terms
+from archsim.engine.cost import Cost
+from archsim.engine.step import PricedStep
+from archsim.mapping.place import Deployment
 
 if TYPE_CHECKING:
     from archsim.explore.evaluate import Answer
@@ -33,6 +36,26 @@ class Share:
     def hourly(self) -> Array:
         """USD an hour of the pool."""
         return self.rate.hourly * self.count
+
+
+def energy(step: PricedStep, deployment: Deployment) -> Array:
+    """Joules of one chip over a step: its kernels, and idling in between."""
+    total: Cost = step.total()
+    if step.plan.flight is not None:
+        total = total.scaled(step.busy)
+    return total.energy + deployment.chip.power.idle * (step.turnaround - total.seconds)
+
+
+def away_energy(step: PricedStep, deployment: Deployment) -> Array:
+    """Joules of one chip of the other pool over a step; chips that are left over idle."""
+    partner, other = deployment.partner, deployment.split.partner
+    if partner is None or other is None:
+        return array(0.0)
+    idle = partner.chip.power.idle
+    work = step.away()
+    own = work.energy + idle * np.maximum(step.turnaround - work.seconds, 0.0)
+    used = np.minimum(other.chips / partner.count, 1.0)
+    return used * own + (1.0 - used) * idle * step.turnaround
 
 
 def shares(answer: "Answer") -> list[Share]:

@@ -15,7 +15,7 @@ from archsim.economics.prices import margin, per_megawatt, revenue
 from archsim.economics.terms import HOUR
 from archsim.engine.cost import Cost
 from archsim.engine.step import PricedStep, run_step
-from archsim.explore.bill import dollars_per_second, facility_power, shares
+from archsim.explore.bill import away_energy, dollars_per_second, energy, facility_power, shares
 from archsim.explore.scenario import Scenario
 from archsim.explore.second import draft_seconds, drafting, handover, job_of, second_deployment, with_second
 from archsim.mapping.memory import memory_plan
@@ -56,26 +56,6 @@ def priced(scenario: Scenario, d: Deployment, step: Step) -> PricedStep:
     """A step placed and priced. Raises CatalogError when the chip lacks what the model needs of it."""
     with at_the_chip(scenario):
         return run_step(place(d, step), d.chip, d.runtime.stack)
-
-
-def energy(step: PricedStep, deployment: Deployment) -> Array:
-    """Joules of one chip over a step: its kernels, and idling in between."""
-    total: Cost = step.total()
-    if step.plan.flight is not None:
-        total = total.scaled(step.busy)
-    return total.energy + deployment.chip.power.idle * (step.turnaround - total.seconds)
-
-
-def away_energy(step: PricedStep, deployment: Deployment) -> Array:
-    """Joules of one chip of the other pool over a step; chips that are left over idle."""
-    partner, other = deployment.partner, deployment.split.partner
-    if partner is None or other is None:
-        return array(0.0)
-    idle = partner.chip.power.idle
-    work = step.away()
-    own = work.energy + idle * np.maximum(step.turnaround - work.seconds, 0.0)
-    used = np.minimum(other.chips / partner.count, 1.0)
-    return used * own + (1.0 - used) * idle * step.turnaround
 
 
 @dataclass(frozen=True, eq=False)

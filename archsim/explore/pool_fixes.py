@@ -1,4 +1,4 @@
-"""What would help where one of two pools is too small: the fewest chips that hold its part, checked against its plan."""
+"""What helps where one of two pools is too small: the fewest chips that hold its part, checked against its plan."""
 
 from collections.abc import Iterator
 from dataclasses import replace

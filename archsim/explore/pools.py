@@ -35,7 +35,7 @@ class PoolFile(StrictModel):
     )
     economics: Terms | None = Field(
         None,
-        description="how these chips are paid for; default: as the scenario says, rent and capital being the chip's own",
+        description="how these chips are paid for; default: as the scenario says, at the chip's own rent and capital",
     )
 
 
@@ -73,7 +73,8 @@ def check_pools(file: "ScenarioFile", document: Document, mapper: Mapper | None)
             document.mark("pools").fault(f"mapper {file.mapper!r} needs pools {wanted}, got {', '.join(names)}")
         )
     if roles is None and mapper is not None and len(names) == 2:
-        text = f"mapper {file.mapper!r} is about one pool; two need attention-ffn, experts-only, prefill-decode or draft-verify"
+        others = "attention-ffn, experts-only, prefill-decode or draft-verify"
+        text = f"mapper {file.mapper!r} is about one pool; two need {others}"
         faults.append(document.mark("mapper").fault(text))
     if len(names) == 1 and isinstance(file.pools[names[0]].count, tuple):
         faults.append(document.mark("pools", names[0], "count").fault("several numbers need two pools"))

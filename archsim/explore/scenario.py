@@ -1,7 +1,7 @@
 """The file of a scenario: one model, pools of chips, a mapper, a runtime, and a question."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -90,7 +90,7 @@ class SplitFile(StrictModel):
 
 
 class SpeculationFile(StrictModel):
-    """Drafts verified by each decode step of the step answer: those of n-grams cost nothing, those of a model its steps."""
+    """Drafts that each decode step of the step answer verifies: those of n-grams cost nothing, a model's its steps."""
 
     drafts: Natural = Field(0, description="draft tokens of a sequence that a step verifies")
     model: str | None = Field(
@@ -177,7 +177,7 @@ class Scenario:
     speculation: SpeculationFile
     terms: Terms
     prices: Prices | None = None
-    partner_terms: Terms = Terms()
+    partner_terms: Terms = field(default_factory=Terms)
     drafter: Model | None = None
     chip_mark: Mark | None = None
 

@@ -1,4 +1,4 @@
-"""A second pool that prefills for the first, or writes drafts for it: what it deploys, how long it takes, what it holds."""
+"""A second pool that prefills for the first, or drafts for it: what it deploys, how long it takes, what it holds."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def second_deployment(scenario: Scenario) -> Deployment:
 
 
 def with_second(scenario: Scenario, memory: MemoryPlan, batch: Array, context: Array) -> MemoryPlan:
-    """The memory plan of the main pool with that of a pool that drafts for all its sequences, or prefills one a group."""
+    """The memory plan of the main pool with that of a pool that drafts for all its sequences, or prefills."""
     job = job_of(scenario)
     if job not in ("prefill", "draft"):
         return memory

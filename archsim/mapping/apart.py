@@ -1,8 +1,8 @@
 """Placement on two pools: operators of some roles run on the other pool, and activations travel there and back.
 
 Every replica of the main pool sends its tokens in micro-batches. What the other pool runs of a layer is one run of
-kernels between two transfers; what of the main pool does not need its results goes on meanwhile. Chips pinned to a layer
-serve the replicas in turn.
+kernels between two transfers; what of the main pool does not need its results goes on meanwhile. Chips pinned to a
+layer serve the replicas in turn.
 """
 
 from collections.abc import Sequence

@@ -261,6 +261,7 @@ class Placer:
         return self.reduced(name, role, size, self.split.tensor)
 
     def reduced(self, name: str, role: str, size: Array, ranks: Array, part: Mapping[str, Array] = NONE) -> Kernel:
+        """An all-reduce of `size` bytes over `ranks`, or the `part` of one: a gather, a scatter."""
         dims = {"bytes": size, "ranks": ranks, **part}
         return Kernel(name, "all_reduce", role, dims, BF16, BF16, "bf16", (), self.runtime.all_reduce)
 

@@ -118,8 +118,8 @@ class Plan:
     `host` is the host time of the step (s), `launch` that of one kernel where steps are eager, `boundary` the bytes
     that cross from one pipeline stage to the next. `flight` are the micro-batches on their way through the stages;
     None: as many as there are stages.
-    that cross from one pipeline stage to the next. `flight` are the micro-batches on their way through the stages; None:
-    as many as there are stages. `away` is what runs on another pool.
+    that cross from one pipeline stage to the next. `flight` are the micro-batches on their way through the stages;
+    None: as many as there are stages. `away` is what runs on another pool.
     """
 
     split: Split

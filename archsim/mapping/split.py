@@ -47,8 +47,8 @@ class Split:
     as many micro-batches are on their way; `data` replicas share nothing. `context` ranks of a tensor group hold
     different tokens of the KV cache instead of copies of the same heads: they take no further chips.
 
-    Of two pools this is the split of the main one. `partner` is that of the other; pinned to layers, its pipeline stages
-    are the layers it serves. `micro_batches` travel between them, of each replica.
+    Of two pools this is the split of the main one. `partner` is that of the other; pinned to layers, its pipeline
+    stages are the layers it serves. `micro_batches` travel between them, of each replica.
     """
 
     tensor: Array
@@ -112,7 +112,7 @@ def split(
 
 
 def legality(model: Model, s: Split, chips: Array, roles: Collection[str] = ROLES) -> Array:
-    """Index into REASONS of the first rule a split breaks; 0 where the model allows it. Only operators of `roles` count.
+    """Index into REASONS of the first rule a split breaks; 0 where the model allows it. Only `roles` count.
 
     Query and state heads divide evenly; KV heads, and groups that state heads share, divide evenly or are replicated
     evenly; widths divide evenly; experts divide evenly among expert ranks, and expert ranks among the ranks of a stage;

@@ -148,7 +148,7 @@ def _one(value: Array) -> float:
 
 
 def system_label(scenario: Scenario) -> str:
-    """What is deployed: "Llama 3.1 70B in fp8 on 8 x NVIDIA H100 SXM5 80GB with vLLM"; both pools where there are two."""
+    """What is deployed: "Llama 3.1 70B in fp8 on 8 x NVIDIA H100 SXM5 80GB with vLLM"; or on both pools."""
     chips = number(float(scenario.chips.ravel()[0]))
     model = f"{scenario.model.name} in {precision_label(scenario.precision)}"
     partner = scenario.partner

@@ -22,7 +22,7 @@ ROUNDS = 60  # halvings of the rate
 
 @dataclass(frozen=True, eq=False)
 class Prefilling:
-    """The prefill of one request on its pool: the priced chunk, how many, and seconds of a request alone and in a row."""
+    """The prefill of a request: the priced chunk, its seconds alone and in a row, and how many run at once."""
 
     step: PricedStep
     alone: Array
