@@ -1,4 +1,4 @@
-# make demo      a first report, build/llama-70b-on-h100.html
+# make demo      first reports: build/llama-70b-on-h100.html, and build/rubin-and-lpx.html, GPUs against GPUs with LPUs
 # make test      lint, types and the quick tests; test-all adds the slow ones
 # make bench     how fast archsim itself is
 # make clean     removes what the others made, .venv too
@@ -10,6 +10,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SCENARIO := llama-70b-on-h100
+PAIR := examples/deepseek-v3-on-rubin.yaml examples/deepseek-v3-on-rubin-and-lpx.yaml
 
 # Exact versions for what is installed and, the second, for what builds it. Relative, so that a space in the path
 # of the checkout does no harm: pip splits these at spaces.
@@ -28,7 +29,8 @@ DEV := $(VENV)/dev-$(INTERPRETER).stamp
 demo: $(RUN)
 	@mkdir -p build
 	@$(BIN)/archsim run examples/$(SCENARIO).yaml --html build/$(SCENARIO).html
-	@echo "The report is in build/$(SCENARIO).html: open it in a browser."
+	@$(BIN)/archsim compare $(PAIR) --html build/rubin-and-lpx.html
+	@echo "The report is in build/$(SCENARIO).html, GPUs against GPUs with LPUs in build/rubin-and-lpx.html: open them in a browser."
 
 test: MARKED := not slow
 test test-all: $(DEV)

@@ -26,6 +26,8 @@ import numpy as np  # noqa: E402
 
 import archsim  # noqa: E402
 from archsim.catalog import read_text, validate  # noqa: E402
+from archsim.engine.cost import Cost  # noqa: E402
+from archsim.engine.lanes import Timed, run  # noqa: E402
 from archsim.explore.result import Result  # noqa: E402
 from archsim.explore.scenario import Scenario, ScenarioFile, build  # noqa: E402
 
@@ -135,6 +137,21 @@ def every_field(points: int, routed: str) -> dict[str, np.ndarray]:
     }
 
 
+def two_pools(designs: int) -> None:
+    """So many attention-FFN designs for each of 1 to 4 micro-batches: 61 layers, every lane's parts and stalls."""
+    rng = np.random.default_rng(2)
+    lengths = {lane: rng.uniform(1e-6, 3e-4, designs) for lane in ("compute", "ffn", "to_ffn", "from_ffn")}
+    costs = {lane: Cost(value, {"compute": 0.4 * value, "memory": 0.6 * value}) for lane, value in lengths.items()}
+    for most in (1, 2, 3, 4):
+        tasks = [
+            Timed(lane, lane, costs[lane], ((place - 1) * most + batch,) if place else (), batch=batch)
+            for place, lane in enumerate(("compute", "to_ffn", "ffn", "from_ffn"))
+            for batch in range(most)
+        ]
+        found = run({"layer": tasks}, [("layer", 61)], np.zeros(1), {})
+        _ = found.span, [(lane.parts, lane.gaps) for lane in found.lanes.values()]
+
+
 def child(arguments: list[str]) -> float:
     """Processor seconds of a child process; it finds compiled modules, as those of an installation are."""
     written = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -190,6 +207,10 @@ def measure(quick: bool) -> tuple[list[Line], float]:
     )
     rate(f"70B, {points:,} points, all fields zipped", zipped(LLAMA, points), 1e5)
     rate(f"DeepSeek-V3, {points:,} points, all zipped", zipped(DEEPSEEK, points), 6e4)
+    designs = 10_000 // shrink
+    spent = best(lambda: two_pools(designs), repeats)
+    name = f"{designs:,} designs of two pools, 1 to 4 turns"
+    lines.append(Line(name, spent, "s", 1.0, False, spent / designs / 4 / base))
     lines.append(Line("peak memory of a million points", million(ELEMENTS) / 1e9, "GB", 2.0, False, 0.0))
     seconds("archsim --help", ["--help"], 0.3)
     seconds(f"archsim run {EXAMPLE}", ["run", EXAMPLE], 1.0)

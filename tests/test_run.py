@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,11 +40,10 @@ def raw(result: Result, name: str) -> Array:
 
 def singles(s: Scenario) -> list[Scenario]:
     """The scenario with each of its proposals given."""
-    degrees = {item.name: getattr(s.split, item.name) for item in fields(Split)}
-    count = max(value.size for value in degrees.values())
+    count = max(value.size for value in s.split.named().values())
 
     def at(index: int) -> Split:
-        return Split(**{name: array(value.ravel()[index if value.size > 1 else 0]) for name, value in degrees.items()})
+        return s.split.mapped(lambda _, value: array(value.ravel()[index if value.size > 1 else 0]))
 
     return [replace(s, split=at(index), mapper=None) for index in range(count)]
 

@@ -97,7 +97,7 @@ def explain(
 ) -> None:
     """Where every millisecond and dollar goes: each kernel and each sum with its formula and its numbers."""
     with refusals():
-        from archsim.report.explain import as_text, explain_one, memory_section
+        from archsim.report.explain import as_text, explain_one, memory_sections
         from archsim.report.explain import explain as explain_all
         from archsim.report.point import main_point
         from archsim.report.terminal import refusal_lines
@@ -111,7 +111,7 @@ def explain(
             point = main_point(result)
             feasible = feasible or point.feasible
             if not point.feasible:
-                typer.echo("\n".join([*refusal_lines(point), as_text(point, [memory_section(point)])]))
+                typer.echo("\n".join([*refusal_lines(point), as_text(point, memory_sections(point))]))
             else:
                 typer.echo(as_text(point, explain_all(point) if kernel is None else explain_one(point, kernel)))
         if not feasible:

@@ -8,73 +8,16 @@ lane advances by the same amount a layer, so the rest is arithmetic.
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 
 from archsim.arrays import Array
-from archsim.engine.cost import NOTHING, ZERO, Cost
+from archsim.engine.cost import ZERO, Cost
+from archsim.engine.timed import APART, GAPS, Lane, Schedule, Timed, Work
+
+__all__ = ["APART", "FILL", "GAPS", "Event", "Lane", "Schedule", "Timed", "Work", "narrow_first", "run", "timeline"]
 
 FILL = 3  # layers of a run that are played one by one before it is extrapolated
-GAPS = {
-    "link": "waiting for a transfer",
-    "compute": "waiting for kernels on another lane",
-    "host": "waiting for the host",
-    "dependency": "waiting for something that itself waited",
-    "bubble": "before the first task",
-    "no_work": "after the last task",
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Timed:
-    """A task with its cost: lane, seconds, and the tasks of its block that it waits for."""
-
-    name: str
-    lane: str
-    cost: Cost
-    after: tuple[int, ...]
-    wide: bool = False  # knows more axes than most: added last, so that a grid is touched once
-    batch: int = 0  # micro-batch
-
-
-@dataclass(frozen=True, eq=False)
-class Work:
-    """A cost that a lane bears a number of times; wide ones know more axes than most."""
-
-    cost: Cost
-    times: float
-    wide: bool
-
-
-@dataclass(frozen=True, eq=False)
-class Lane:
-    """What a lane did over the span, and its gaps by cause (s)."""
-
-    work: Sequence[Work]
-    gaps: Mapping[str, Array]
-
-    @cached_property
-    def cost(self) -> Cost:
-        """All its kernels together; wide ones are added last, so that a grid is touched once."""
-        together = NOTHING
-        for item in sorted(self.work, key=lambda item: item.wide):
-            together = together.plus(item.cost, item.times)
-        return together
-
-    @property
-    def parts(self) -> Mapping[str, Array]:
-        """Parts of its kernels (s); with the gaps they sum to the span."""
-        return self.cost.parts
-
-
-@dataclass(frozen=True, eq=False)
-class Schedule:
-    """Span (s), the period of each block (s), and every lane's account of the span."""
-
-    span: Array
-    period: Mapping[str, Array]
-    lanes: Mapping[str, Lane]
 
 
 def run(
@@ -87,7 +30,7 @@ def run(
     """
     clock = _Clock(host)
     for block, count in sequence:
-        if _is_chain(blocks[block]):
+        if _is_chain(blocks[block]) and not any(task.pinned for task in blocks[block]):
             clock.chain(block, blocks[block], count, launch.get(block))
         else:
             clock.play(block, blocks[block], count, launch.get(block))
@@ -137,6 +80,20 @@ class _Kept:
     free: Mapping[str, Array]
     done: Mapping[tuple[str, int], Work]
     gaps: Mapping[str, Mapping[str, Array]]
+    layers: Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class _Past:
+    """A task that ran: its lane, when it could have started at the earliest and when it ended, and what it waited for.
+
+    What came `before` is known where a task waits for one other.
+    """
+
+    lane: str
+    ready: Array
+    end: Array
+    before: "_Past | None"
 
 
 @dataclass(eq=False)
@@ -152,6 +109,8 @@ class _Clock:
     launches: dict[int, Cost] = field(default_factory=dict)
     ends: dict[int, Array] = field(default_factory=dict)
     pending: dict[str, dict[str, Array]] = field(default_factory=dict)
+    past: dict[int, _Past] = field(default_factory=dict)  # the last task of each micro-batch
+    layers: dict[str, int] = field(default_factory=dict)  # that have a pinned lane of this name
 
     def __post_init__(self) -> None:
         self.end = self.host
@@ -181,6 +140,7 @@ class _Clock:
         self.period[block] = length / count if launch is None else np.maximum(length / count, launch)
         self.end = self.end + length if wait is ZERO else self.end + length + wait
         self.ends.clear()
+        self.past.clear()
         for lane in self.free:
             if lane != "host":
                 self.free[lane] = self.end
@@ -231,27 +191,67 @@ class _Clock:
         if launch is not None:
             self.free["host"] = self.free["host"] + launch
             self._do("host", self._launch(launch))
-        ends: list[Array] = []
-        last: dict[int, Array] = {}
+        done: list[_Past] = []
+        own: dict[str, Array] = {}  # when lanes pinned to this layer are free
+        last: dict[int, _Past] = {}
         for task in tasks:
             waits = [(self.ends.get(task.batch, self.end), "dependency")]
             if launch is not None:
                 waits.append((self.free["host"], "host"))
-            waits += [(ends[index], tasks[index].lane) for index in task.after]
-            start = functools.reduce(np.maximum, (time for time, _ in waits))
-            if task.lane not in self.free:
-                self._open(task.lane, self.host)
-                waits = [(time, "host" if cause == "host" else "bubble") for time, cause in waits]
-            self._flush(task.lane)
-            start = np.maximum(start, self.free[task.lane])
-            self._gaps(task.lane, waits, start - self.free[task.lane])
+            waits += [(done[index].end, tasks[index].lane) for index in task.after]
+            ready = functools.reduce(np.maximum, (time for time, _ in waits))
+            before = self.past.get(task.batch) if not task.after else done[task.after[0]]
+            before = before if len(task.after) < 2 else None
+            if task.wait is not None:
+                before = _Past("queue", ready, ready + task.wait, before)
+                ready = before.end
+            start = self._pinned(task, ready, own) if task.pinned else self._start(task, ready, waits, before)
             self._do(task.lane, task.cost, 1.0, task.wide)
             self._note(task, start)
-            self.free[task.lane] = start + task.cost.seconds
-            ends.append(self.free[task.lane])
-            last[task.batch] = ends[-1]
-        self.ends.update(last)
-        self.end = functools.reduce(np.maximum, last.values(), self.end)
+            end = start + task.cost.seconds
+            free = own if task.pinned else self.free
+            if task.skips:
+                works = task.cost.seconds > 0.0
+                free[task.lane] = np.where(works, end, free.get(task.lane, ready))
+                end = np.where(works, end, ready)
+            else:
+                free[task.lane] = end
+            done.append(_Past(task.lane, ready, end, before))
+            last[task.batch] = done[-1]
+        for lane in own:
+            self.layers[lane] = self.layers.get(lane, 0) + 1
+        self.ends.update({batch: item.end for batch, item in last.items()})
+        self.past.update({batch: item for batch, past in last.items() if (item := _recent(past)) is not None})
+        self.end = functools.reduce(np.maximum, (item.end for item in last.values()), self.end)
+
+    def _pinned(self, task: Timed, ready: Array, own: Mapping[str, Array]) -> Array:
+        """When a task starts on a lane of this layer alone, which nothing before this layer has used."""
+        return np.maximum(ready, own[task.lane]) if task.lane in own else ready
+
+    def _start(self, task: Timed, ready: Array, waits: Sequence[tuple[Array, str]], before: _Past | None) -> Array:
+        """When a task starts, and what its lane waited for."""
+        if task.lane not in self.free:
+            self._open(task.lane, self.host)
+            waits, before = [(time, "host" if cause == "host" else "bubble") for time, cause in waits], None
+        self._flush(task.lane)
+        free = self.free[task.lane]
+        start = np.maximum(ready, free)
+        if task.skips:
+            start = np.where(task.cost.seconds > 0.0, start, free)
+        if before is not None and before.lane in APART and task.lane not in APART:
+            self._trace(task.lane, before, free, start)
+        else:
+            self._gaps(task.lane, waits, start - free)
+        return start
+
+    def _trace(self, lane: str, before: _Past | None, free: Array, start: Array) -> None:
+        """Shares a gap among the lanes that its micro-batch went through meanwhile, last one first."""
+        until = start
+        while before is not None and before.lane != lane:
+            since = np.clip(before.ready, free, until)
+            self._gap(lane, before.lane, until - since)
+            until, before = since, before.before
+        self._gap(lane, "dependency", until - np.minimum(free, until))
 
     def _note(self, task: Timed, start: Array) -> None:
         """For a recorder: a task begins."""
@@ -263,11 +263,14 @@ class _Clock:
     def _state(self) -> "_Kept":
         """A copy to compare with later; costs and arrays never change."""
         gaps = {lane: dict(causes) for lane, causes in self.gaps.items()}
-        return _Kept(self.end, dict(self.ends), dict(self.free), dict(self.done), gaps)
+        return _Kept(self.end, dict(self.ends), dict(self.free), dict(self.done), gaps, dict(self.layers))
 
     def _repeat(self, before: "_Kept", times: int) -> None:
         """Repeats the last layer: every lane moves on by what it moved in that layer."""
         self.end = self.end + (self.end - before.end) * times
+        self.past.clear()
+        for lane, layers in self.layers.items():
+            self.layers[lane] = layers + (layers - before.layers.get(lane, 0)) * times
         for batch, now in self.ends.items():
             self.ends[batch] = now + (now - before.ends.get(batch, before.end)) * times
         for lane, now in self.free.items():
@@ -321,7 +324,21 @@ class _Clock:
                 self._gap(lane, "no_work", seconds)
             work = [item for (name, _), item in self.done.items() if name == lane]
             lanes[lane] = Lane(work, self.gaps.get(lane, {}))
+        lanes |= {lane: self._mean(lane, layers, span) for lane, layers in self.layers.items()}
         return Schedule(span, self.period, lanes)
+
+    def _mean(self, lane: str, layers: int, span: Array) -> Lane:
+        """The account of a lane that each of so many layers has for itself: the mean of all."""
+        work = [replace(item, times=item.times / layers) for (name, _), item in self.done.items() if name == lane]
+        found = Lane(work, {})
+        return Lane(work, {"other_layers": span - found.cost.seconds})
+
+
+def _recent(past: _Past | None) -> _Past | None:
+    """A task and what led to it, back to the last one of its own pool."""
+    if past is None:
+        return None
+    return replace(past, before=_recent(past.before) if past.lane in APART else None)
 
 
 @dataclass(eq=False)

@@ -8,9 +8,10 @@ import numpy as np
 
 from archsim.arrays import Array, array
 from archsim.chip.model import Chip, Unsuited
-from archsim.engine import gpu, lpu, near_memory
+from archsim.engine import gpu, lpu, near_memory, transfer
+from archsim.engine.apart import apart
 from archsim.engine.cost import Cost, total
-from archsim.engine.lanes import Schedule, Timed, run
+from archsim.engine.lanes import APART, Schedule, Timed, run
 from archsim.mapping.pipeline import largest
 from archsim.mapping.plan import Kernel, Plan, Task
 
@@ -28,6 +29,7 @@ class PricedStep:
     costs: Mapping[str, tuple[tuple[Kernel, Cost], ...]]
     schedule: Schedule
     hop: Array
+    rolling: Array | None = None
 
     @property
     def span(self) -> Array:
@@ -61,7 +63,12 @@ class PricedStep:
 
     @cached_property
     def turnaround(self) -> Array:
-        """Seconds between two tokens of a sequence: through all stages, or until every micro-batch was served."""
+        """Seconds between two tokens of a sequence: through all stages, or until every micro-batch was served.
+
+        Micro-batches of two pools roll from one step into the next, each when its own tokens are sampled.
+        """
+        if self.rolling is not None:
+            return self.rolling
         if not self._staged:
             return self.span
         return np.maximum(self.latency, self.flight * self.stage)
@@ -82,8 +89,15 @@ class PricedStep:
         return [(block, kernel, cost, count) for block, count in counts for kernel, cost in self.costs[block]]
 
     def total(self) -> Cost:
-        """The cost of all kernels and transfers together."""
-        return total(lane.cost for name, lane in self.schedule.lanes.items() if name != "host")
+        """The cost of all kernels and transfers together; of two pools, of the main one."""
+        return total(lane.cost for name, lane in self.schedule.lanes.items() if name != "host" and name not in APART)
+
+    def away(self) -> Cost:
+        """The cost of everything that a chip of the other pool does for all replicas of the main one."""
+        lanes = self.schedule.lanes
+        own = total(lanes[name].cost for name in ("ffn", "ffn_in", "ffn_out") if name in lanes)
+        pinned = self.plan.away is not None and self.plan.away.pinned
+        return own.scaled(self.plan.split.data) if pinned else own
 
 
 def run_step(plan: Plan, chip: Chip, stack: str) -> PricedStep:
@@ -93,17 +107,60 @@ def run_step(plan: Plan, chip: Chip, stack: str) -> PricedStep:
     """
     if chip.kind not in KINDS:
         raise Unsuited(f"no engine for chips of kind {chip.kind!r}")
+    machines = {"": (chip, stack)}
+    if plan.away is not None:
+        machines[plan.away.pool] = plan.away.chip, plan.away.stack
     priced: dict[int, Cost] = {}
     for tasks in plan.blocks.values():
         for task in tasks:
             if id(task.kernel) not in priced:
-                priced[id(task.kernel)] = KINDS[chip.kind](task.kernel, chip, stack)
+                priced[id(task.kernel)] = _price(task.kernel, *machines[task.kernel.pool])
     costs = {
         block: tuple((task.kernel, priced[id(task.kernel)]) for task in tasks) for block, tasks in plan.blocks.items()
     }
-    if chip.kind in TOGETHER:
-        costs = {block: tuple(TOGETHER[chip.kind](own, chip, stack)) for block, own in costs.items()}
-    return PricedStep(plan, costs, run(*lanes_of(plan, costs)), _hop(plan, chip))
+    for pool, machine in machines.items():
+        if machine[0].kind in TOGETHER:
+            costs = {block: _together(plan.blocks[block], own, pool, *machine) for block, own in costs.items()}
+    lanes = lanes_of(plan, costs)
+    schedule = run(*lanes)
+    rolls = plan.away is not None and bool((plan.away.batches > 1).any())
+    return PricedStep(plan, costs, schedule, _hop(plan, chip), _rolling(plan, *lanes[:2]) if rolls else None)
+
+
+def _rolling(plan: Plan, blocks: Mapping[str, Sequence[Timed]], sequence: Sequence[tuple[str, int]]) -> Array:
+    """What a second step adds to the first, where the host serves each micro-batch when its tokens are there."""
+    batches = array(1.0) if plan.away is None else plan.away.batches
+    each = np.asarray(plan.host / batches)
+    host = Cost(each, {"fixed": each})
+    ready = [
+        Timed("host", "sampler", host.scaled(np.where(batch < batches, 1.0, 0.0)), (), batch=batch, skips=True)
+        for batch in range(int(batches.max()))
+    ]
+    step = (("sampler", 1), *sequence)
+    once, twice = (run({**blocks, "sampler": ready}, step * steps, array(0.0), {}).span for steps in (1, 2))
+    return twice - once
+
+
+Priced = tuple[tuple[Kernel, Cost], ...]
+
+
+def _price(kernel: Kernel, chip: Chip, stack: str) -> Cost:
+    return transfer.price(kernel) if kernel.kind == "transfer" else KINDS[chip.kind](kernel, chip, stack)
+
+
+def _together(tasks: Sequence[Task], priced: Priced, pool: str, chip: Chip, stack: str) -> Priced:
+    """The kernels of a block with what those of one pool do to one another, in each micro-batch."""
+    found = list(priced)
+    for batch in sorted({task.batch for task in tasks}):
+        places = [
+            place
+            for place, task in enumerate(tasks)
+            if task.batch == batch and task.kernel.pool == pool and task.kernel.kind != "transfer"
+        ]
+        changed = TOGETHER[chip.kind]([priced[place] for place in places], chip, stack)
+        for place, pair in zip(places, changed, strict=True):
+            found[place] = pair
+    return tuple(found)
 
 
 Lanes = tuple[dict[str, list[Timed]], tuple[tuple[str, int], ...], Array, dict[str, Array]]
@@ -118,6 +175,8 @@ def lanes_of(plan: Plan, costs: Mapping[str, tuple[tuple[Kernel, Cost], ...]]) -
         ]
         for block in plan.blocks
     }
+    if plan.away is not None:
+        timed = {block: apart(tasks, plan.away, plan.split.data) for block, tasks in timed.items()}
     launch: dict[str, Array] = {}
     if plan.launch:
         launch = {block: plan.launch * _launches(tasks) for block, tasks in plan.blocks.items()}

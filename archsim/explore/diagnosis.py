@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from archsim.arrays import Array, array
-from archsim.explore.evaluate import deployment_of
+from archsim.explore.evaluate import memory_of
+from archsim.explore.pool_fixes import main_fixes, partner_fixes, partner_reason
 from archsim.explore.result import Result, scalar_scenario
 from archsim.explore.scenario import Scenario
-from archsim.mapping.memory import longest_context, memory_plan
+from archsim.mapping.memory import longest_context
 from archsim.mapping.plan import MemoryPlan
 from archsim.mapping.split import Split, legality
 from archsim.serving.steady import HELD
@@ -50,11 +51,16 @@ def _load(scenario: Scenario, mode: str) -> tuple[float, float]:
 
 
 def _plan(scenario: Scenario, batch: float, context: float) -> MemoryPlan:
-    return memory_plan(deployment_of(scenario), array(batch), array(context))
+    return memory_of(scenario, array(batch), array(context))
 
 
 def _memory(scenario: Scenario, batch: float, context: float) -> Diagnosis:
     plan = _plan(scenario, batch, context)
+    partner, other = scenario.partner, plan.partner
+    if partner is not None and other is not None and not bool(other.fits.all()):
+        reason, held = partner_reason(partner, other), {name: float(part.max()) for name, part in other.parts.items()}
+        helps = tuple(partner_fixes(scenario, partner, batch, context))
+        return Diagnosis(reason, "memory", float(other.needed.max()), float(other.capacity.max()), held, helps)
     needed, capacity = float(plan.needed.max()), float(plan.capacity.max())
     parts = {name: float(part.max()) for name, part in plan.parts.items()}
     largest = ", ".join(f"{show(size, 'bytes')} {name}" for name, size in parts.items() if size)
@@ -82,6 +88,9 @@ def _fixes(scenario: Scenario, batch: float, context: float, room: float) -> Ite
         if most:
             yield f"a batch of {most:,} fits at this context"
     yield from _narrower(scenario, batch, context, sequences)
+    if scenario.partner is not None:
+        yield from main_fixes(scenario, batch, context)
+        return
     yield from (_more_stages if scenario.chip.kind == "lpu" else _more_chips)(scenario, batch, context)
 
 

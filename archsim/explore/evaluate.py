@@ -1,8 +1,8 @@
 """Evaluation: the proposals of a scenario, priced at every point by the engine."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -10,25 +10,35 @@ import numpy as np
 from archsim.arrays import Array, array
 from archsim.catalog import CatalogError
 from archsim.chip.model import Unsuited
-from archsim.economics.money import Rate, per_million, rate, wall_power
+from archsim.economics.money import Rate, per_million, rate
 from archsim.economics.prices import margin, per_megawatt, revenue
 from archsim.economics.terms import HOUR
 from archsim.engine.cost import Cost
 from archsim.engine.step import PricedStep, run_step
+from archsim.explore.bill import away_energy, dollars_per_second, energy, facility_power, shares
 from archsim.explore.scenario import Scenario
+from archsim.explore.second import draft_seconds, drafting, handover, job_of, second_deployment, with_second
 from archsim.mapping.memory import memory_plan
 from archsim.mapping.place import Deployment, place
 from archsim.mapping.plan import MemoryPlan
-from archsim.mapping.split import legality
+from archsim.mapping.split import OTHER, legality, partner_legality
+from archsim.serving.disaggregated import disaggregated, prefilling
 from archsim.serving.speculation import expected_tokens
 from archsim.serving.steady import Steady, expert_layers, steady
+from archsim.workload.operators import ROLES
 from archsim.workload.step import Step, decode, prefill
 
 
 def deployment_of(scenario: Scenario) -> Deployment:
     """What a scenario deploys."""
     s = scenario
-    return Deployment(s.model, s.precision, s.split, s.chip, s.runtime, s.skew, s.options)
+    partner = s.partner if s.partner is not None and s.partner.job == "roles" else None
+    return Deployment(s.model, s.precision, s.split, s.chip, s.runtime, s.skew, s.options, partner)
+
+
+def memory_of(scenario: Scenario, batch: Array, context: Array) -> MemoryPlan:
+    """What the chips of all pools hold."""
+    return with_second(scenario, memory_plan(deployment_of(scenario), batch, context), batch, context)
 
 
 @contextmanager
@@ -48,14 +58,6 @@ def priced(scenario: Scenario, d: Deployment, step: Step) -> PricedStep:
         return run_step(place(d, step), d.chip, d.runtime.stack)
 
 
-def energy(step: PricedStep, deployment: Deployment) -> Array:
-    """Joules of one chip over a step: its kernels, and idling in between."""
-    total: Cost = step.total()
-    if step.plan.flight is not None:
-        total = total.scaled(step.busy)
-    return total.energy + deployment.chip.power.idle * (step.turnaround - total.seconds)
-
-
 @dataclass(frozen=True, eq=False)
 class StepAnswer:
     """One decode step of `batch` sequences of `context` tokens; and apart from it the prefill of such a context."""
@@ -66,30 +68,41 @@ class StepAnswer:
     context: Array
     memory: MemoryPlan
     decode: PricedStep
+    draft: PricedStep | None = None
 
     mode = "step"
+
+    @cached_property
+    def prefilling(self) -> Deployment:
+        """What prefills: a pool of its own, or the one that decodes."""
+        apart = job_of(self.scenario) == "prefill"
+        return second_deployment(self.scenario) if apart else self.deployment
 
     @cached_property
     def prefill(self) -> PricedStep:
         """One chunk of the prefill of `context` tokens on every data-parallel rank, at its mean position."""
         tokens = self.context / self.chunks
-        step = prefill(tokens, (self.context - tokens) / 2.0, self.groups, self.deployment.model.clips)
-        return priced(self.scenario, self.deployment, step)
+        d = self.prefilling
+        step = prefill(tokens, (self.context - tokens) / 2.0, self.groups, d.model.clips)
+        return priced(self.scenario, d, step)
 
     @property
     def prefill_seconds(self) -> Array:
-        """The chunks of one context through all pipeline stages, one after another."""
-        return self.prefill.latency + (self.chunks - 1.0) * self.prefill.stage
+        """The chunks of one context through all pipeline stages, one after another, and the way to another pool."""
+        seconds = self.prefill.latency + (self.chunks - 1.0) * self.prefill.stage
+        if job_of(self.scenario) != "prefill":
+            return seconds
+        return seconds + handover(self.scenario, self.context, seconds)
 
     @property
     def groups(self) -> Array:
-        """Data-parallel ranks."""
-        return self.deployment.split.groups
+        """Data-parallel ranks that prefill."""
+        return self.prefilling.split.groups
 
     @property
     def chunks(self) -> Array:
         """Steps the prefill takes."""
-        return np.ceil(self.context / self.deployment.runtime.chunk)
+        return np.ceil(self.context / self.prefilling.runtime.chunk)
 
     @property
     def fits(self) -> Array:
@@ -99,7 +112,14 @@ class StepAnswer:
     @property
     def tpot(self) -> Array:
         """Mean seconds between tokens; a step with drafts gives several."""
-        return self.decode.turnaround / self.tokens_per_step
+        return self.cycle / self.tokens_per_step
+
+    @cached_property
+    def cycle(self) -> Array:
+        """Seconds from one decode step to the next, the writing of drafts included."""
+        if self.draft is None:
+            return self.decode.turnaround
+        return self.decode.turnaround + draft_seconds(self.scenario, self.draft)
 
     @cached_property
     def tokens_per_step(self) -> Array:
@@ -125,8 +145,23 @@ class StepAnswer:
 
     @cached_property
     def power(self) -> Array:
-        """Mean board power (W) of a chip in decode."""
-        return energy(self.decode, self.deployment) / self.decode.turnaround
+        """Mean board power (W) of a chip of the main pool in decode."""
+        if self.draft is None:
+            return energy(self.decode, self.deployment) / self.decode.turnaround
+        waits = self.deployment.chip.power.idle * (self.cycle - self.decode.turnaround)
+        return (energy(self.decode, self.deployment) + waits) / self.cycle
+
+    @cached_property
+    def partner_power(self) -> Array:
+        """Mean board power (W) of a chip of the other pool; of one that prefills, while it does."""
+        job = job_of(self.scenario)
+        if job == "prefill":
+            return energy(self.prefill, self.prefilling) / self.prefill.turnaround
+        if self.draft is not None:
+            d, drafts = second_deployment(self.scenario), self.scenario.speculation.drafts
+            busy = drafts * self.draft.turnaround
+            return (drafts * energy(self.draft, d) + d.chip.power.idle * (self.cycle - busy)) / self.cycle
+        return away_energy(self.decode, self.deployment) / self.decode.turnaround
 
     @property
     def total(self) -> Cost:
@@ -138,7 +173,9 @@ class StepAnswer:
         return self.decode.total()
 
     def cost(self) -> dict[str, Array]:
-        """USD per million tokens, decode and prefill apart."""
+        """USD per million tokens, decode and prefill apart; where pools do them, each by its own pool."""
+        if job_of(self.scenario) == "prefill":
+            return _by_pool(self)
         output, prompt = (_per_million(self, rate) for rate in (self.output_rate, self.input_rate))
         return {"cost_per_token": output, "output_cost": output, "input_cost": prompt}
 
@@ -193,13 +230,28 @@ class SteadyAnswer:
 
     @cached_property
     def power(self) -> Array:
-        """Mean board power (W) of a chip over decode and mixed steps."""
-        plain = energy(self.loop.decode, self.deployment) / self.loop.decode.turnaround
-        mixed = self.loop.at_joined(energy(self.loop.mixed, self.deployment)) / self.loop.mixed_seconds
+        """Mean board power (W) of a chip of the main pool over decode and mixed steps."""
+        return self._mean(energy)
+
+    @cached_property
+    def partner_power(self) -> Array:
+        """Mean board power (W) of a chip of the other pool."""
+        if job_of(self.scenario) != "prefill":
+            return self._mean(away_energy)
+        d = second_deployment(self.scenario)
+        busy = energy(self.loop.mixed, d) / self.loop.mixed.turnaround
+        return d.chip.power.idle + (busy - d.chip.power.idle) * self.loop.prefill_share
+
+    def _mean(self, joules: Callable[[PricedStep, Deployment], Array]) -> Array:
+        """Watts over decode and mixed steps."""
+        plain = joules(self.loop.decode, self.deployment) / self.loop.decode.turnaround
+        mixed = self.loop.at_joined(joules(self.loop.mixed, self.deployment)) / self.loop.mixed_seconds
         return plain + (mixed - plain) * self.loop.mixed_time
 
     def cost(self) -> dict[str, Array]:
-        """USD per million tokens: blended, and by the share of time that prefill and decode take."""
+        """USD per million tokens: blended, and by the share of time that prefill and decode take, or by pool."""
+        if job_of(self.scenario) == "prefill":
+            return _by_pool(self) | {"cost_per_token": _per_million(self, self.input_rate + self.output_rate)}
         share = self.loop.prefill_share
         return {
             "cost_per_token": _per_million(self, self.input_rate + self.output_rate),
@@ -233,18 +285,24 @@ Answer = StepAnswer | SteadyAnswer
 
 
 def chip_rate(answer: Answer) -> Rate:
-    """What one chip costs an hour at its mean power."""
+    """What one chip of the main pool costs an hour at its mean power."""
     return rate(answer.deployment.chip, answer.scenario.terms, answer.power)
 
 
 def _per_million(answer: Answer, tokens_per_second: Array) -> Array:
     """USD per million tokens, if the whole system were paid by them."""
-    return per_million(chip_rate(answer).hourly, answer.scenario.chips, tokens_per_second)
+    if answer.scenario.partner is None:
+        return per_million(chip_rate(answer).hourly, answer.scenario.chips, tokens_per_second)
+    return dollars_per_second(answer) / tokens_per_second * 1e6
 
 
-def dollars_per_second(answer: Answer) -> Array:
-    """USD a second of the whole system."""
-    return chip_rate(answer).hourly / 3600.0 * answer.scenario.chips
+def _by_pool(answer: Answer) -> dict[str, Array]:
+    """USD per million tokens: output by the pool that decodes, input by the pool that prefills."""
+    main, other = shares(answer)
+    output, prompt = (
+        share.hourly / HOUR / rate * 1e6 for share, rate in ((main, answer.output_rate), (other, answer.input_rate))
+    )
+    return {"cost_per_token": output, "output_cost": output, "input_cost": prompt}
 
 
 def revenue_per_hour(answer: Answer) -> Array:
@@ -268,8 +326,7 @@ def margin_of(answer: Answer) -> Array:
 
 def revenue_per_megawatt(answer: Answer) -> Array:
     """USD an hour for a megawatt of facility power."""
-    watts = wall_power(answer.power, answer.scenario.terms) * answer.scenario.chips
-    return per_megawatt(revenue_per_hour(answer), watts)
+    return per_megawatt(revenue_per_hour(answer), facility_power(answer))
 
 
 def cached_input_cost(answer: Answer) -> Array:
@@ -281,7 +338,17 @@ def cached_input_cost(answer: Answer) -> Array:
 
 def legal(scenario: Scenario) -> Array:
     """Index of the first rule each proposed split breaks; 0 where it breaks none."""
-    return legality(scenario.model, scenario.split, scenario.chips)
+    model, split, partner = scenario.model, scenario.split, scenario.partner
+    if partner is None or split.partner is None:
+        return legality(model, split, scenario.chips)
+    if partner.job != "roles":
+        own = legality(model, split, scenario.chips)
+        theirs = legality(
+            model if partner.job == "prefill" else scenario.drafter or model, split.partner, partner.count
+        )
+        return np.where(own == 0, np.where(theirs == 0, 0.0, float(OTHER[7])), own)
+    own = legality(model, split, scenario.chips, frozenset(ROLES) - partner.roles)
+    return np.where(own == 0, partner_legality(model, split.partner, partner, partner.count), own)
 
 
 def evaluate_step(scenario: Scenario) -> StepAnswer:
@@ -291,7 +358,8 @@ def evaluate_step(scenario: Scenario) -> StepAnswer:
     if batch is None or context is None:
         raise ValueError("the step answer needs `batch` and `context`")
     step = priced(scenario, d, decode(batch, context, d.model.clips, 1 + scenario.speculation.drafts))
-    return StepAnswer(scenario, d, batch, context, memory_plan(d, batch, context), step)
+    memory = memory_of(scenario, batch, context)
+    return StepAnswer(scenario, d, batch, context, memory, step, drafting(scenario, batch, context))
 
 
 def evaluate_steady(scenario: Scenario) -> SteadyAnswer:
@@ -299,8 +367,18 @@ def evaluate_steady(scenario: Scenario) -> SteadyAnswer:
     d = deployment_of(scenario)
     if scenario.input is None or scenario.output is None or scenario.batch is None:
         raise ValueError("the steady answer needs `traffic`")
-    with at_the_chip(scenario):
-        loop = steady(d, scenario.batch, scenario.input, scenario.output, scenario.cached)
+    job = job_of(scenario)
+    if job == "draft":
+        raise ValueError("drafts of a model are of the step answer; give `batch` and `context`")
+    if job == "prefill":
+        first = prefilling(second_deployment(scenario), scenario.input, scenario.cached)
+        exposed = handover(scenario, scenario.input, first.alone)
+        loop = disaggregated(d, first, exposed, scenario.batch, scenario.input, scenario.output)
+        memory = with_second(scenario, loop.memory, scenario.batch, scenario.input)
+        loop = replace(loop, memory=memory)
+    else:
+        with at_the_chip(scenario):
+            loop = steady(d, scenario.batch, scenario.input, scenario.output, scenario.cached)
     return SteadyAnswer(scenario, d, scenario.batch, scenario.input, scenario.output, loop)
 
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from archsim.arrays import Array, BrokenModel, array
-from archsim.economics.money import wall_power
 from archsim.explore.band import band
+from archsim.explore.bill import facility_power, mean_power
 from archsim.explore.evaluate import Answer, cached_input_cost, margin_of, revenue_per_hour, revenue_per_megawatt
 from archsim.explore.scenario import Scenario
-from archsim.mapping.mapper import DEGREES
 from archsim.mapping.split import REASONS, Split
 from archsim.sources import Source
 
@@ -26,20 +25,20 @@ METRICS: dict[str, tuple[str, str, Metric]] = {
     "throughput_per_chip": (
         "token_rate",
         "output tokens a second of one chip",
-        lambda a: a.output_rate / a.scenario.chips,
+        lambda a: a.output_rate / a.scenario.all_chips,
     ),
     "input_throughput": ("token_rate", "prompt tokens a second of the system", lambda a: a.input_rate),
     "cost_per_token": ("token_price", "USD per million tokens", lambda a: a.cost()["cost_per_token"]),
     "output_cost": ("token_price", "USD per million output tokens", lambda a: a.cost()["output_cost"]),
     "input_cost": ("token_price", "USD per million input tokens", lambda a: a.cost()["input_cost"]),
-    "power": ("power", "mean board power of a chip", lambda a: a.power),
+    "power": ("power", "mean board power of a chip", mean_power),
     "energy_per_token": (
         "energy",
         "facility energy of an output token",
-        lambda a: wall_power(a.power, a.scenario.terms) * a.scenario.chips / a.output_rate,
+        lambda a: facility_power(a) / a.output_rate,
     ),
     "memory_needed": ("bytes", "memory in use on a chip", lambda a: a.memory.needed),
-    "memory_utilization": ("", "share of the capacity in use", lambda a: a.memory.needed / a.memory.capacity),
+    "memory_utilization": ("", "share of the capacity in use", lambda a: a.memory.fullest),
 }
 
 # Those that need `prices` in the scenario, or tokens in the prefix cache: KeyError says what to add
@@ -127,7 +126,11 @@ class Result:
 
     def split_at(self, index: int) -> Split:
         """The chosen split at one point (flat index)."""
-        return Split(*(array(self.pick(value).ravel()[index]) for value in _degrees(self.scenario.split)))
+        return self.scenario.split.mapped(lambda _, value: self.at(value, index))
+
+    def at(self, value: Array, index: int) -> Array:
+        """A value of the chosen proposal at one point (flat index)."""
+        return array(self.pick(value).ravel()[index])
 
     def point(self, index: int) -> dict[str, float]:
         """Values of the axes at one point (flat index)."""
@@ -147,7 +150,7 @@ class Result:
         grid = np.meshgrid(*(values.ravel() for values in self.axes.values()), indexing="ij") if self.axes else []
         columns = {name: np.asarray(values).ravel() for name, values in zip(self.axes, grid, strict=True)}
         columns |= {name: self.metric(name).ravel() for name in metrics_of(self.scenario, self.mode)}
-        for name, value in zip(DEGREES, _degrees(self.scenario.split), strict=True):
+        for name, value in self.scenario.split.named().items():
             columns[f"split.{name}"] = self.pick(value).ravel()
         return columns
 
@@ -177,19 +180,25 @@ class Result:
     @cached_property
     def assumptions(self) -> list[Source]:
         """Sources of kind `assumption` among the files the answer rests on."""
-        chip = self.scenario.chip
-        sources = (*chip.sources, *chip.generation.sources, *self.scenario.runtime.sources)
-        stack = self.scenario.runtime.stack
-        return [s for s in sources if s.kind == "assumption" and _concerns(s, stack)]
+        partner, stacks = self.scenario.partner, {self.scenario.runtime.stack}
+        if partner is not None:
+            stacks.add(partner.runtime.stack)
+        kept = (s for s in all_sources(self.scenario) if s.kind == "assumption")
+        return [s for s in kept if any(_concerns(s, stack) for stack in stacks)]
+
+
+def all_sources(scenario: Scenario) -> list[Source]:
+    """Sources of the chips and runtimes of all pools, each once."""
+    chip, partner = scenario.chip, scenario.partner
+    found = [*chip.sources, *chip.generation.sources, *scenario.runtime.sources]
+    if partner is not None:
+        found += [*partner.chip.sources, *partner.chip.generation.sources, *partner.runtime.sources]
+    return list(dict.fromkeys(found)) if partner is not None else found
 
 
 def _concerns(source: Source, stack: str) -> bool:
     kernels = [field for field in source.of if field.startswith("kernels.")]
     return not kernels or any(field.startswith(f"kernels.{stack}") for field in kernels)
-
-
-def _degrees(split: Split) -> list[Array]:
-    return [getattr(split, name) for name in DEGREES]
 
 
 def metrics_of(scenario: Scenario, mode: str) -> dict[str, tuple[str, str, Metric]]:
@@ -250,7 +259,13 @@ def _priced(scenario: Scenario) -> bool:
 
 def scalar_scenario(result: Result, index: int) -> Scenario:
     """The scenario of one point of a result, with its chosen split given."""
+    from archsim.explore.pools import count_of
     from archsim.explore.scenario import with_fields
 
     fields = {name: array(value) for name, value in result.point(index).items()}
-    return replace(with_fields(result.scenario, fields), split=result.split_at(index), mapper=None)
+    alone = with_fields(result.scenario, fields)
+    system = alone.system
+    for name, pool in system.pools.items():
+        if pool.count.size > 1:
+            system = count_of(system, name, result.at(pool.count, index))
+    return replace(alone, split=result.split_at(index), system=system, mapper=None)

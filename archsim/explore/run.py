@@ -1,7 +1,6 @@
 """Running a scenario: axes, evaluation, and the choice among what the mapper proposes."""
 
 from collections.abc import Mapping
-from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +9,11 @@ import numpy.typing as npt
 
 from archsim.arrays import Array, array, axes
 from archsim.explore.evaluate import Answer, evaluate_steady, evaluate_step, legal, most_clients
+from archsim.explore.pools import count_of
 from archsim.explore.result import METRICS, Result, objective
 from archsim.explore.scenario import Scenario, with_fields
 from archsim.mapping.split import REASONS, Split
+from archsim.mapping.system import System
 
 Flags = npt.NDArray[np.bool_]
 MEMORY = REASONS.index("memory")
@@ -49,6 +50,7 @@ def run(
     rank = max(len(names), 1)
     scenario = with_fields(scenario, {name: _shaped(value, rank, tail) for name, value in swept.items()})
     scenario = replace(scenario, split=_split(scenario.split, rank + tail, swept, tail))
+    scenario = replace(scenario, system=_counts(scenario.system, rank + tail, swept))
     answer = evaluate_steady(scenario) if mode == "steady" else evaluate_step(scenario)
     return choose(scenario, names, answer)
 
@@ -67,11 +69,18 @@ def _shaped(value: Array, rank: int, tail: int) -> Array:
 
 def _split(split: Split, rank: int, swept: Mapping[str, Array], tail: int) -> Split:
     """Proposals along a new first axis; swept degrees keep their own."""
-    degrees = {}
-    for item in dataclass_fields(split):
-        value = getattr(split, item.name)
-        degrees[item.name] = value[None] if f"split.{item.name}" in swept else value.reshape(-1, *(1,) * rank)
-    return Split(**degrees)
+    return split.mapped(
+        lambda name, value: value[None] if f"split.{name}" in swept else value.reshape(-1, *(1,) * rank)
+    )
+
+
+def _counts(system: System, rank: int, swept: Mapping[str, Array]) -> System:
+    """Numbers of chips that proposals choose from, along the axis of proposals."""
+    for name, pool in system.pools.items():
+        given = f"pools.{name}.count" in swept or ("chips" in swept and name == system.main_name)
+        if pool.count.size > 1 and not given:
+            system = count_of(system, name, pool.count.reshape(-1, *(1,) * rank))
+    return system
 
 
 def choose(scenario: Scenario, names: Mapping[str, Array], answer: Answer) -> Result:
@@ -115,5 +124,5 @@ def _ranking(scenario: Scenario, answer: Answer, usable: Flags, slo: Flags, shap
     name, sign = objective(scenario, answer.mode)
     value = np.broadcast_to(METRICS[name][2](answer), shape) * sign
     value = value / (np.nanmax(np.abs(value)) + 1.0) + np.where(slo, 0.0, 4.0)
-    missed = answer.memory.needed / answer.memory.capacity
+    missed = answer.memory.fullest
     return np.where(usable, value, 16.0 + missed)

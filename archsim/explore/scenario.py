@@ -1,7 +1,7 @@
 """The file of a scenario: one model, pools of chips, a mapper, a runtime, and a question."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -14,6 +14,17 @@ from archsim.chip.model import Chip, with_value
 from archsim.chip.schema import load_chip
 from archsim.economics.prices import Prices
 from archsim.economics.terms import Terms
+from archsim.explore.pools import (
+    LinkFile,
+    PoolFile,
+    Pools,
+    check_pools,
+    chip_of,
+    count_of,
+    paired,
+    runtime_of,
+    wires_of,
+)
 from archsim.fields import (
     Count,
     FaultAt,
@@ -31,7 +42,7 @@ from archsim.mapping.options import Options
 from archsim.mapping.runtime import Runtime, load_runtime
 from archsim.mapping.split import Split
 from archsim.mapping.split import split as split_of
-from archsim.mapping.system import Pool, System
+from archsim.mapping.system import Partner, Pool, System
 from archsim.units import UnitError
 from archsim.workload.model import Model, Precision, precision_of
 from archsim.workload.schema import PrecisionClass, load_model
@@ -41,13 +52,6 @@ Loaded = TypeVar("Loaded")
 
 NUMBERS = ("batch", "context", "input", "output", "cached", "skew")
 EXPERT_SKEW = 1.2  # exponent of expert popularity that explains measured decode of five MoE families
-
-
-class PoolFile(StrictModel):
-    """Chips of one kind."""
-
-    chip: str
-    count: Few
 
 
 class TrafficFile(StrictModel):
@@ -75,12 +79,23 @@ class SplitFile(StrictModel):
     data: Few = 1
     pipeline: Few = 1
     context: Few = Field(1, description="ranks of a tensor group that share the tokens of a KV cache")
+    micro_batches: Few = Field(1, le=16, description="that travel between two pools in turn")
+    partner: "SplitFile | None" = Field(None, description="the split of the other pool")
+
+    def split(self) -> Split:
+        """The degrees as arrays."""
+        other = None if self.partner is None else self.partner.split()
+        own = self.model_dump(exclude={"micro_batches", "partner"})
+        return replace(split_of(**own), micro_batches=array(self.micro_batches), partner=other)
 
 
 class SpeculationFile(StrictModel):
-    """Drafts verified by each decode step of the step answer, at no cost of their own (n-grams)."""
+    """Drafts that each decode step of the step answer verifies: those of n-grams cost nothing, a model's its steps."""
 
     drafts: Natural = Field(0, description="draft tokens of a sequence that a step verifies")
+    model: str | None = Field(
+        None, description="the model that writes drafts on a pool of its own (mapper draft-verify)"
+    )
     acceptance: Fraction | tuple[Fraction, ...] = Field(
         0.8, description="probability that a draft is accepted once all before it were, or a profile by position"
     )
@@ -118,6 +133,9 @@ class ScenarioFile(StrictModel):
     name: str | None = None
     model: str
     pools: dict[str, PoolFile]
+    links: dict[str, LinkFile] = Field(
+        {}, description="between two pools, as `A-to-B`; default: the scale_out of their chips"
+    )
     precision: dict[PrecisionClass, FormatName] = Field({})
     runtime: str = "vllm"
     mapper: str = "auto"
@@ -159,7 +177,19 @@ class Scenario:
     speculation: SpeculationFile
     terms: Terms
     prices: Prices | None = None
+    partner_terms: Terms = field(default_factory=Terms)
+    drafter: Model | None = None
     chip_mark: Mark | None = None
+
+    @property
+    def partner(self) -> Partner | None:
+        """What a second pool does for the main one."""
+        return self.system.partner
+
+    @property
+    def all_chips(self) -> Array:
+        """Chips of all pools."""
+        return self.system.chips
 
     @property
     def chip(self) -> Chip:
@@ -194,7 +224,10 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
     }
     runtime = loader.load(load_runtime, file.runtime, document.mark("runtime"))
     mapper = loader.load(load_mapper, file.mapper, document.mark("mapper"))
-    faults = [*loader.faults, *_check(file, document)]
+    drafter = None
+    if file.speculation.model is not None:
+        drafter = loader.load(load_model, file.speculation.model, document.mark("speculation", "model"))
+    faults = [*loader.faults, *_check(file, document), *check_pools(file, document, mapper)]
     faults += _unpriced(file, document, [chip for chip in chips.values() if chip is not None])
     if file.placement.kv == "backing":
         faults += [
@@ -204,17 +237,15 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         ]
     if faults or model is None or runtime is None or mapper is None or None in chips.values():
         raise CatalogError(faults)
-    pools = {
-        name: Pool(_capped(chip, file.power_cap), array(file.pools[name].count))
-        for name, chip in chips.items()
-        if chip is not None
-    }
-    system = System(pools)
-    given = None if file.split is None else split_of(**file.split.model_dump())
-    try:
-        proposed = given or runnable(runtime, model, mapper.propose(model, system.main))
-    except ValueError as error:
-        raise CatalogError([document.mark("mapper").fault(str(error))]) from error
+    kinds = {name: _capped(chip, file.power_cap) for name, chip in chips.items() if chip is not None}
+    pools = _pools(file, document, model, mapper, kinds, runtime)
+    if mapper.roles is not None:
+        runtime = runtime_of(
+            file.pools[mapper.roles.main], kinds[mapper.roles.main], runtime, document, mapper.roles.main
+        )
+        if mapper.roles.job == "draft" and (drafter is None or not file.speculation.drafts):
+            text = "drafts need a model: add `speculation: {model: meta/llama-3.1-8b, drafts: 4, acceptance: 0.8}`"
+            raise CatalogError([document.mark().fault(text)])
     try:
         precision = precision_of(model, {str(name): fmt for name, fmt in file.precision.items()})
     except UnitError as error:
@@ -224,10 +255,10 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         file=shown(document.path),
         model=model,
         precision=precision,
-        system=system,
+        system=pools.system,
         runtime=runtime,
-        mapper=None if given is not None else mapper,
-        split=proposed,
+        mapper=None if file.split is not None else mapper,
+        split=pools.split,
         batch=_numbers(file.batch),
         context=_numbers(file.context),
         input=None if file.traffic is None else array(file.traffic.input),
@@ -240,8 +271,26 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         speculation=file.speculation,
         terms=file.economics,
         prices=file.prices,
+        partner_terms=pools.terms,
+        drafter=drafter,
         chip_mark=next(document.mark("pools", name, "chip") for name in file.pools),
     )
+
+
+def _pools(
+    file: ScenarioFile, document: Document, model: Model, mapper: Mapper, chips: Mapping[str, Chip], runtime: Runtime
+) -> Pools:
+    """The pools with the splits that are given or proposed."""
+    if mapper.roles is not None:
+        return paired(file, document, model, mapper.roles, chips, runtime)
+    ((name, chip),) = chips.items()
+    system = System({name: Pool(chip, array(file.pools[name].count))})
+    if file.split is not None:
+        return Pools(system, file.split.split(), file.economics)
+    try:
+        return Pools(system, runnable(runtime, model, mapper.propose(model, system.main)), file.economics)
+    except ValueError as error:
+        raise CatalogError([document.mark("mapper").fault(str(error))]) from error
 
 
 def runnable(runtime: Runtime, model: Model, proposed: Split) -> Split:
@@ -251,7 +300,7 @@ def runnable(runtime: Runtime, model: Model, proposed: Split) -> Split:
     kept = proposed.context == 1
     if not kept.any():
         raise ValueError(f"{runtime.name} has no context ranks for {model.name}, and nothing else is proposed")
-    return Split(**{item.name: getattr(proposed, item.name)[kept] for item in fields(Split)})
+    return proposed.mapped(lambda _, value: value if value.size < kept.size else value[kept])
 
 
 def _capped(chip: Chip, cap: float | None) -> Chip:
@@ -278,8 +327,6 @@ class _Loader:
 
 def _check(file: ScenarioFile, document: Document) -> list[Fault]:
     faults = []
-    if len(file.pools) != 1:
-        faults.append(document.mark("pools").fault(f"expected one pool, got {len(file.pools)}"))
     if file.batch is None and file.context is None and file.traffic is None:
         faults.append(document.mark().fault("nothing is asked: give `batch` and `context`, or `traffic`"))
     if (file.batch is None) != (file.context is None) and file.traffic is None:
@@ -309,17 +356,22 @@ def with_fields(scenario: Scenario, fields: Mapping[str, Array]) -> Scenario:
     """A copy of a scenario with numbers replaced by arrays.
 
     Names are those of NUMBERS, `chips`, or `chip.` and `split.` followed by a field, such as
-    `chip.memory.bandwidth` (SI units). Raises KeyError naming what exists.
+    `chip.memory.bandwidth` (SI units); of two pools also `pools.NAME.chip.` and so on, `links.latency` and
+    `links.bandwidth`. Raises KeyError naming what exists.
     """
     for name, value in fields.items():
         head, _, rest = name.partition(".")
         if name in NUMBERS:
             scenario = with_value(scenario, (name,), value)
         elif name == "chips":
-            scenario = replace(scenario, system=_pool(scenario, Pool(scenario.chip, value)))
+            scenario = replace(scenario, system=count_of(scenario.system, scenario.system.main_name, value))
         elif head == "chip" and rest:
-            chip = replace(with_value(scenario.chip, tuple(rest.split(".")), value), varied=True)
-            scenario = replace(scenario, system=_pool(scenario, Pool(chip, scenario.chips)))
+            scenario = _with_chip(scenario, scenario.system.main_name, rest, value)
+        elif head == "links" and rest:
+            scenario = replace(scenario, system=wires_of(scenario.system, rest, value))
+        elif head == "pools" and scenario.partner is not None and rest.partition(".")[0] in scenario.system.pools:
+            pool, _, field = rest.partition(".")
+            scenario = _with_pool(scenario, pool, field, value)
         elif head == "split" and rest:
             scenario = replace(scenario, split=with_value(scenario.split, (rest,), value))
         else:
@@ -327,6 +379,15 @@ def with_fields(scenario: Scenario, fields: Mapping[str, Array]) -> Scenario:
     return scenario
 
 
-def _pool(scenario: Scenario, pool: Pool) -> System:
-    (name,) = scenario.system.pools
-    return System({name: pool})
+def _with_chip(scenario: Scenario, pool: str, field: str, value: Array) -> Scenario:
+    chip = replace(with_value(scenario.system.pools[pool].chip, tuple(field.split(".")), value), varied=True)
+    return replace(scenario, system=chip_of(scenario.system, pool, chip))
+
+
+def _with_pool(scenario: Scenario, pool: str, field: str, value: Array) -> Scenario:
+    """A copy with `count` or `chip.*` of one pool replaced. Raises KeyError for any other field."""
+    if field == "count":
+        return replace(scenario, system=count_of(scenario.system, pool, value))
+    if field.startswith("chip."):
+        return _with_chip(scenario, pool, field.removeprefix("chip."), value)
+    raise KeyError(f"no field 'pools.{pool}.{field}'; a pool has count and chip.*")

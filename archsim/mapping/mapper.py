@@ -2,31 +2,34 @@
 
 A mapper file names a strategy: a Python file of the catalogue with a function
 `propose(model, pool, degrees) -> list[dict[str, int]]`, and if it likes `looked_at(model, pool, degrees) -> str`, which
-says in words what was considered and why. Built-in strategies and a user's load by this one route.
+says in words what was considered and why. One of two pools has `propose_pools` (`roles`). Built-in strategies and a
+user's load by this one route.
 """
 
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
 from archsim.arrays import array
-from archsim.catalog import CatalogError, Document, Mark, StrictModel, fetch, roots, validate
+from archsim.catalog import CatalogError, Document, Mark, fetch, roots, validate
+from archsim.mapping.roles import DEGREES, PoolsFile, Roles, faults_of, roles_of
 from archsim.mapping.split import Split, legality
+from archsim.mapping.split import split as split_of
 from archsim.mapping.system import Pool
 from archsim.workload.model import Model
 
-DEGREES = ("tensor", "attention_data", "expert", "data", "pipeline", "context")
 Degree = int | str | tuple[int, ...]
 Propose = Callable[[Model, Pool, Mapping[str, Degree]], list[dict[str, int]]]
 LookedAt = Callable[[Model, Pool, Mapping[str, Degree]], str]
 
 
-class MapperFile(StrictModel):
-    """A file of `mappers/`."""
+class MapperFile(PoolsFile):
+    """A file of `mappers/`; with `pools` it is about two of them."""
 
     name: str
     describe: str
@@ -51,6 +54,7 @@ class Mapper:
     name: str
     describe: str
     strategies: tuple[Strategy, ...]
+    roles: Roles | None = None
 
     def looked_at(self, model: Model, pool: Pool) -> list[str]:
         """What its strategies say that they considered, and why; each once."""
@@ -68,10 +72,10 @@ class Mapper:
                 f"mapper {self.name!r} proposes no split of {int(pool.count.max())} chips; see its `degrees`"
             )
         columns = np.array(list(found), dtype=np.float64).reshape(-1, len(DEGREES))
-        proposed = Split(*(array(column) for column in columns.T))
+        proposed = split_of(**dict(zip(DEGREES, columns.T, strict=True)))
         legal = legality(model, proposed, array(float(pool.count.max()))) == 0
         keep = legal if legal.any() else np.ones_like(legal)
-        return Split(*(array(column[keep]) for column in columns.T))
+        return proposed.mapped(lambda _, value: value[keep] if value.size == keep.size else value)
 
 
 def load_mapper(name: str, mark: Mark | None = None) -> Mapper:
@@ -86,16 +90,23 @@ def load_mapper(name: str, mark: Mark | None = None) -> Mapper:
                 for key in unknown
             ]
         )
+    wrong = faults_of(file)
+    if wrong:
+        raise CatalogError([document.mark(*place).fault(text) for place, text in wrong])
+    if file.pools:
+        strategy = _module(document, file.strategy, "propose_pools").propose_pools
+        return Mapper(file.name, file.describe, (), roles_of(file, strategy))
     strategies: list[Strategy] = []
     for other in file.union:
         strategies.extend(load_mapper(other, document.mark("union")).strategies)
     if file.degrees or not file.union:
-        strategies.append(_strategy(document, file.strategy, file.degrees))
+        module = _module(document, file.strategy, "propose")
+        strategies.append(Strategy(module.propose, getattr(module, "looked_at", None), file.degrees))
     return Mapper(file.name, file.describe, tuple(strategies))
 
 
-def _strategy(document: Document, name: str, degrees: Mapping[str, Degree]) -> Strategy:
-    """Loads `propose` from the Python file beside the one that names it, or of the catalogue."""
+def _module(document: Document, name: str, function: str) -> Any:
+    """Loads the Python file beside the one that names it, or of the catalogue, which has a function of some name."""
     source = Path(document.mark("strategy").file).parent / f"{name}.py"
     folders = [document.path.parent, *roots("mappers")]
     source = next((path for path in (source, *(folder / f"{name}.py" for folder in folders)) if path.is_file()), source)
@@ -113,9 +124,9 @@ def _strategy(document: Document, name: str, degrees: Mapping[str, Degree]) -> S
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        strategy = Strategy(module.propose, getattr(module, "looked_at", None), degrees)
+        getattr(module, function)
     except Exception as error:  # a user's file may fail in any way; it is refused with its reason
         raise CatalogError(
             [document.mark("strategy").fault(f"{source.name}: {type(error).__name__}: {error}")]
         ) from error
-    return strategy
+    return module

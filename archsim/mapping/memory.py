@@ -1,5 +1,7 @@
 """The memory plan: what each chip holds, whether it fits, and how many sequences would."""
 
+import functools
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -9,25 +11,58 @@ from archsim.mapping.pipeline import largest
 from archsim.mapping.place import BACKING, Deployment, divide
 from archsim.mapping.plan import MemoryPlan
 from archsim.mapping.split import Split
+from archsim.mapping.system import Partner
 from archsim.workload.lowering import lower
 from archsim.workload.model import Attention, LatentAttention, Mixer, Model, Moe, Precision, Recurrent
-from archsim.workload.operators import Operator
+from archsim.workload.operators import ROLES, Operator
 from archsim.workload.step import decode
 
 STREAMED = 64  # tokens whose activations are on an LPU at once: they stream from chip to chip
 
 
 def memory_plan(d: Deployment, batch: Array, context: Array) -> MemoryPlan:
-    """What a chip holds when `batch` sequences of `context` tokens run on the whole system."""
+    """What a chip holds when `batch` sequences of `context` tokens run on the whole system.
+
+    Of two pools that share a model this is the plan of the main one, with that of the other as its `partner`.
+    """
+    if d.partner is not None and d.partner.job == "roles":
+        return _apart(d, d.partner, batch, context)
+    return _whole(d, batch, context)
+
+
+def _apart(d: Deployment, partner: Partner, batch: Array, context: Array) -> MemoryPlan:
+    """Weights where their operators run; caches and states with attention."""
+    own = _whole(d, batch, context, frozenset(ROLES) - partner.roles)
+    other = _whole(replace(d, split=partner_split(d), chip=partner.chip, runtime=partner.runtime), batch, context)
+    nothing = array(0.0)
+    weights = weight_bytes(d.model, d.precision, partner_split(d), _copies(d), partner.roles, partner.pinned)
+    parts = {**other.parts, "weights": weights, "kv": nothing, "state": nothing}
+    theirs = replace(other, parts=parts, kv_per_sequence=nothing, sequences=nothing, state_per_sequence=nothing)
+    return replace(own, partner=theirs)
+
+
+def partner_split(d: Deployment) -> Split:
+    """The split of the other pool. Raises ValueError where there is none."""
+    if d.split.partner is None:
+        raise ValueError("a partner needs a split")
+    return d.split.partner
+
+
+def _copies(d: Deployment) -> float:
+    """Copies of an expert, redundant ones included."""
+    return 1.0 + d.options.redundant_experts / max(_experts(d.model), 1)
+
+
+def _whole(d: Deployment, batch: Array, context: Array, roles: Collection[str] = ROLES) -> MemoryPlan:
+    """What a chip of one pool holds, with the weights of some roles."""
     model, precision, split, chip, runtime = d.model, d.precision, d.split, d.chip, d.runtime
     sequences = np.ceil(batch / split.groups)
     cut, stages = _cut(d)
     kv, state = kv_bytes(model, precision, cut, context) / stages, state_bytes(model, cut) / stages
     activations = _activations(model, split, STREAMED if chip.kind == "lpu" else runtime.chunk)
-    redundant = 1.0 + d.options.redundant_experts / max(_experts(model), 1)
     buffers = array(runtime.buffers)
     capacity = chip.memory.capacity
-    weights = weight_bytes(model, precision, cut, redundant) / stages
+    weights = weight_bytes(model, precision, cut, _copies(d), roles) / stages
     if runtime.of_free:
         reserve = (1.0 - runtime.utilization) * np.maximum(capacity - weights - activations - buffers, 0.0)
     else:
@@ -111,20 +146,32 @@ def longest_context(model: Model, precision: Precision, split: Split, room: floa
     return low
 
 
-def weight_bytes(model: Model, precision: Precision, split: Split, copies: float = 1.0) -> Array:
+def weight_bytes(
+    model: Model,
+    precision: Precision,
+    split: Split,
+    copies: float = 1.0,
+    roles: Collection[str] = ROLES,
+    pinned: bool = False,
+) -> Array:
     """Bytes of weights on one chip of the fullest pipeline stage, scales and padding included.
 
-    `copies` is the number of copies of an expert, redundant ones included.
+    `copies` is the number of copies of an expert, redundant ones included. Only operators of `roles` count; chips that
+    are `pinned` hold one layer each.
     """
     graph = lower(model, decode(1, 1, model.clips), precision)
     sizes: dict[str, Array] = {}
     for block in graph.linked:
         sizes[block] = array(0.0)
         for operator in graph.operators(block):
+            if operator.role not in roles:
+                continue
             size = sum(number * precision.of(tensor).bytes for tensor, number in operator.parameters.items())
             if size:
                 size *= copies if operator.kind == "experts" else 1.0
                 sizes[block] = sizes[block] + size * _share(operator, split)
+    if pinned:
+        return np.asarray(functools.reduce(np.maximum, sizes.values()))
     return largest(graph.sequence, sizes, split.pipeline)
 
 

@@ -17,6 +17,7 @@ from archsim.mapping.options import Options
 from archsim.mapping.plan import Kernel, Plan, Task
 from archsim.mapping.runtime import Runtime
 from archsim.mapping.split import Split
+from archsim.mapping.system import Partner
 from archsim.units import Format, format_named
 from archsim.workload.lowering import lower
 from archsim.workload.model import Model, Precision
@@ -54,6 +55,7 @@ class Deployment:
     runtime: Runtime
     skew: Array
     options: Options = field(default_factory=Options)
+    partner: Partner | None = None
 
     def micro_batches(self, step: Step) -> int:
         """Micro-batches of a step on one pool; steps with prefill run whole."""
@@ -61,13 +63,17 @@ class Deployment:
 
 
 def place(d: Deployment, step: Step) -> Plan:
-    """The plan of one forward pass on one pool, as the busiest of the data-parallel ranks sees it.
+    """The plan of one forward pass, as the busiest of the data-parallel ranks sees it.
 
     Raises Unsuited when the chip has no matrix format wide enough for a product.
     """
+    if d.partner is not None and d.partner.job == "roles":
+        from archsim.mapping.apart import place_apart  # it places by means of this module
+
+        return place_apart(d, step, d.partner)
     batches = d.micro_batches(step)
     graph = lower(d.model, step.divided(d.split.groups * d.split.pipeline * batches), d.precision)
-    placer = _Placer(graph, d.split, d.chip, d.runtime, d.skew, d.options, batches)
+    placer = Placer(graph, d.split, d.chip, d.runtime, d.skew, d.options, batches)
     runtime = d.runtime
     blocks = {name: placer.block(name) for name in graph.linked}
     rows = runtime.host.sequence * graph.step.sequences + runtime.host.request * graph.step.prefill_requests
@@ -86,7 +92,7 @@ def _flight(d: Deployment, step: Step) -> Array | None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Placer:
+class Placer:
     """What placing the blocks of one step shares."""
 
     graph: OpGraph
@@ -97,6 +103,7 @@ class _Placer:
     options: Options
     batches: int
     placed: dict[int, list[Kernel]] = field(default_factory=dict)
+    marked: dict[int, Kernel] = field(default_factory=dict)  # kernels of another pool, by those they are made of
 
     def block(self, name: str) -> tuple[Task, ...]:
         """The tasks of a block in lane order: kernels as their operators come, collectives where they are due."""
@@ -104,13 +111,13 @@ class _Placer:
         last = ""
         for operator in self.graph.operators(name):
             last = operator.name
-            for kernel in self._all(operator):
+            for kernel in self.kernels(operator):
                 self._append(tasks, kernel)
-        for kernel in self._end(name, last):
+        for kernel in self.end(name, last):
             self._append(tasks, kernel)
         return interleaved(tasks, self.batches)
 
-    def _all(self, operator: Operator) -> list[Kernel]:
+    def kernels(self, operator: Operator) -> list[Kernel]:
         """The kernels of an operator, the same objects wherever it stands, so that they are priced once."""
         if id(operator) not in self.placed:
             kernels = (self._quantizer(operator), self._before(operator), self._kernel(operator), self._after(operator))
@@ -160,9 +167,9 @@ class _Placer:
             return (BF16 if operator.kind == "gemm" else precision.kv), BF16
         if operator.kind == "elementwise":
             return precision.of(operator.tensor), BF16
-        return precision.of(operator.tensor), self._input(operator.tensor)
+        return precision.of(operator.tensor), self.input_format(operator.tensor)
 
-    def _input(self, tensor: str) -> Format:
+    def input_format(self, tensor: str) -> Format:
         """The format of a product's input: as narrow as the precision says if the chip multiplies that format, else
         bf16."""
         wanted = self.graph.precision.input_to(tensor)
@@ -173,7 +180,7 @@ class _Placer:
         """The kernel that quantises the input of a product, where the runtime has one apart."""
         if operator.kind != "gemm" or not operator.tensor:
             return []
-        fmt = self._input(operator.tensor)
+        fmt = self.input_format(operator.tensor)
         if operator.name not in self.runtime.quantizers.get(fmt.name, ()):
             return []
         dims = self._dims(operator)
@@ -212,14 +219,14 @@ class _Placer:
             return [self._over_context("context_gather", operator, "width")]
         if operator.kind != "experts":
             return []
-        return [self._all_to_all("dispatch", operator, self._input("experts"))]
+        return [self._all_to_all("dispatch", operator, self.input_format("experts"))]
 
     def _over_context(self, name: str, operator: Operator, width: str) -> Kernel:
         """Queries gathered, or partial results summed and scattered: half the bytes of an all-reduce of all heads."""
         d, ranks = operator.dims, self.split.context
         rows = d["sequences"] * d["queries"] * d["heads"] / self.split.tensor * ranks
         size = rows * d[width] * WIDE / 2.0
-        return self._reduced(name, "attention", size, ranks, EXCHANGE)
+        return self.reduced(name, "attention", size, ranks, EXCHANGE)
 
     def _after(self, operator: Operator) -> list[Kernel]:
         if operator.kind == "experts":
@@ -234,10 +241,10 @@ class _Placer:
             return [self._all_reduce("norm_all_reduce", operator.role, operator.dims["tokens"] * SUMS)]
         if operator.name == "head":
             logits = operator.dims["m"] * self.graph.model.vocab * WIDE
-            return [self._reduced("logits_gather", "head", logits / 2.0, self.split.tensor, EXCHANGE)]
+            return [self.reduced("logits_gather", "head", logits / 2.0, self.split.tensor, EXCHANGE)]
         return []
 
-    def _end(self, block: str, last: str) -> list[Kernel]:
+    def end(self, block: str, last: str) -> list[Kernel]:
         """Partial sums of routed and shared experts meet at the end of their layer.
 
         Where attention is data-parallel, experts have already returned whole rows, and only a gather among the
@@ -251,9 +258,10 @@ class _Placer:
         ]
 
     def _all_reduce(self, name: str, role: str, size: Array) -> Kernel:
-        return self._reduced(name, role, size, self.split.tensor)
+        return self.reduced(name, role, size, self.split.tensor)
 
-    def _reduced(self, name: str, role: str, size: Array, ranks: Array, part: Mapping[str, Array] = NONE) -> Kernel:
+    def reduced(self, name: str, role: str, size: Array, ranks: Array, part: Mapping[str, Array] = NONE) -> Kernel:
+        """An all-reduce of `size` bytes over `ranks`, or the `part` of one: a gather, a scatter."""
         dims = {"bytes": size, "ranks": ranks, **part}
         return Kernel(name, "all_reduce", role, dims, BF16, BF16, "bf16", (), self.runtime.all_reduce)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from archsim.arrays import Array
+from archsim.chip.model import Chip
 from archsim.mapping.split import Split
 from archsim.units import Format
 
@@ -17,7 +18,7 @@ class Kernel:
     `dims` are those of its rank. `weight` and `input` are the formats in memory, `compute` the matrix format used;
     `library` is the one a collective is taken from, where the runtime has a choice; `stack` the one whose constants
     hold where they are not those of the runtime's own; `shown` is the share of its fixed time that
-    shows in a running engine.
+    shows in a running engine. `pool` is the other pool where the kernel runs there.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Kernel:
     library: str = ""
     stack: str = ""
     shown: float = 1.0
+    pool: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +54,7 @@ class MemoryPlan:
 
     `kv_per_sequence` and `state_per_sequence` are the KV cache and the constant state of one sequence on a rank.
     `backing` is the capacity of the memory that holds KV caches where they are not on the chip; they are no part then.
+    `partner` is what the chips of another pool hold that runs a part of the model.
     """
 
     parts: Mapping[str, Array]
@@ -60,6 +63,7 @@ class MemoryPlan:
     sequences: Array
     state_per_sequence: Array = field(default_factory=lambda: np.zeros(1))
     backing: Array | None = None
+    partner: "MemoryPlan | None" = None
 
     @property
     def per_sequence(self) -> Array:
@@ -79,9 +83,32 @@ class MemoryPlan:
 
     @property
     def fits(self) -> "np.typing.NDArray[np.bool_]":
-        """Where everything fits."""
-        fits = self.needed <= self.capacity
-        return fits if self.backing is None else fits & (self.per_sequence * self.sequences <= self.backing)
+        """Where everything fits, on the other pool too."""
+        own = self.needed <= self.capacity
+        if self.backing is not None:
+            own = own & (self.per_sequence * self.sequences <= self.backing)
+        return own if self.partner is None else own & self.partner.fits
+
+    @property
+    def fullest(self) -> Array:
+        """Share of the capacity in use, of the pool that is fuller."""
+        own = self.needed / self.capacity
+        return own if self.partner is None else np.maximum(own, self.partner.fullest)
+
+
+@dataclass(frozen=True, eq=False)
+class Away:
+    """The other pool of a plan: its chip and stack, the micro-batches in turn, and whether its chips are pinned.
+
+    `layers` are those in which it has work; the tasks of micro-batches beyond `batches` cost nothing.
+    """
+
+    pool: str
+    chip: Chip
+    stack: str
+    batches: Array
+    pinned: bool
+    layers: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +118,8 @@ class Plan:
     `host` is the host time of the step (s), `launch` that of one kernel where steps are eager, `boundary` the bytes
     that cross from one pipeline stage to the next. `flight` are the micro-batches on their way through the stages;
     None: as many as there are stages.
+    that cross from one pipeline stage to the next. `flight` are the micro-batches on their way through the stages;
+    None: as many as there are stages. `away` is what runs on another pool.
     """
 
     split: Split
@@ -100,6 +129,7 @@ class Plan:
     launch: float
     boundary: Array
     flight: Array | None = None
+    away: Away | None = None
 
     def kernels(self) -> list[tuple[str, Kernel, int]]:
         """(block, kernel, layers) of every task."""

@@ -1,12 +1,18 @@
 """Split: how many ways each kind of parallelism divides the work, and which splits a model allows."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, fields, replace
 from math import gcd
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from archsim.arrays import Array, array
 from archsim.workload.model import Attention, Mixer, Mlp, Model, Moe, Recurrent
+from archsim.workload.operators import ROLES
+
+if TYPE_CHECKING:
+    from archsim.mapping.system import Partner
 
 REASONS = (
     "",
@@ -20,6 +26,9 @@ REASONS = (
     "layers",
     "context ranks",
     "state heads",
+    "feed-forward width of the other pool",
+    "experts of the other pool",
+    "chips of the other pool",
 )
 
 
@@ -37,6 +46,9 @@ class Split:
     `tensor * attention_data` ranks of a stage divides each expert's width. `pipeline` stages hold different layers, and
     as many micro-batches are on their way; `data` replicas share nothing. `context` ranks of a tensor group hold
     different tokens of the KV cache instead of copies of the same heads: they take no further chips.
+
+    Of two pools this is the split of the main one. `partner` is that of the other; pinned to layers, its pipeline
+    stages are the layers it serves. `micro_batches` travel between them, of each replica.
     """
 
     tensor: Array
@@ -45,6 +57,25 @@ class Split:
     data: Array
     pipeline: Array = field(default_factory=one)
     context: Array = field(default_factory=one)
+    micro_batches: Array = field(default_factory=one)
+    partner: "Split | None" = None
+
+    def mapped(self, change: "Callable[[str, Array], Array]") -> "Split":
+        """The split with each degree changed, those of the partner too, as `partner.tensor` and so on."""
+        own = {
+            item.name: change(item.name, getattr(self, item.name)) for item in fields(self) if item.name != "partner"
+        }
+        other = (
+            None if self.partner is None else self.partner.mapped(lambda name, value: change(f"partner.{name}", value))
+        )
+        return Split(**own, partner=other)
+
+    def named(self) -> dict[str, Array]:
+        """Every degree by its name; of two pools also `micro_batches` and those of the partner."""
+        found: dict[str, Array] = {}
+        self.mapped(lambda name, value: found.setdefault(name, value))
+        alone = {name for name in found if name.endswith("micro_batches") and (self.partner is None or "." in name)}
+        return {name: value for name, value in found.items() if name not in alone}
 
     @property
     def ranks(self) -> Array:
@@ -76,11 +107,12 @@ def split(
     context: object = 1,
 ) -> Split:
     """A split from plain numbers or arrays."""
-    return Split(*(array(degree) for degree in (tensor, attention_data, expert, data, pipeline, context)))
+    ranks = array(tensor), array(attention_data), array(expert), array(data)
+    return Split(*ranks, array(pipeline), array(context))
 
 
-def legality(model: Model, s: Split, chips: Array) -> Array:
-    """Index into REASONS of the first rule a split breaks; 0 where the model allows it.
+def legality(model: Model, s: Split, chips: Array, roles: Collection[str] = ROLES) -> Array:
+    """Index into REASONS of the first rule a split breaks; 0 where the model allows it. Only `roles` count.
 
     Query and state heads divide evenly; KV heads, and groups that state heads share, divide evenly or are replicated
     evenly; widths divide evenly; experts divide evenly among expert ranks, and expert ranks among the ranks of a stage;
@@ -88,17 +120,37 @@ def legality(model: Model, s: Split, chips: Array) -> Array:
     """
     broken = np.zeros(np.broadcast_shapes(s.chips.shape, s.expert.shape, s.context.shape, chips.shape))
     for block in model.blocks.values():
-        broken = _mixer(broken, block.attention, s)
-        if isinstance(block.ffn, Mlp):
+        if "attention" in roles:
+            broken = _mixer(broken, block.attention, s)
+        if isinstance(block.ffn, Mlp) and "ffn" in roles:
             broken = _first(broken, block.ffn.width % s.tensor != 0, 4)
         elif isinstance(block.ffn, Moe):
-            broken = _first(broken, (s.ranks % s.expert != 0) | (block.ffn.experts % s.expert != 0), 5)
-            broken = _first(broken, block.ffn.width % np.maximum(s.expert_tensor, 1.0) != 0, 6)
-            broken = _first(broken, (block.ffn.shared % s.tensor != 0), 4)
+            if "experts" in roles:
+                broken = _first(broken, (s.ranks % s.expert != 0) | (block.ffn.experts % s.expert != 0), 5)
+                broken = _first(broken, block.ffn.width % np.maximum(s.expert_tensor, 1.0) != 0, 6)
+            if "shared" in roles:
+                broken = _first(broken, (block.ffn.shared % s.tensor != 0), 4)
         copies = s.tensor / np.minimum(s.tensor, getattr(block.attention, "kv_heads", 1))
         broken = _first(broken, copies % s.context != 0, 9)
     broken = _first(broken, s.pipeline > model.layers, 8)
     return _first(broken, s.chips != chips, 7)
+
+
+OTHER = {4: 11, 5: 12, 6: 12, 7: 13}  # reasons of the main pool, of the other
+
+
+def partner_legality(model: Model, s: Split, partner: "Partner", chips: Array) -> Array:
+    """Index into REASONS of the first rule that the split of another pool breaks.
+
+    Chips may be left over. The compiler of an LPU cuts anywhere, so nothing need divide evenly there.
+    """
+    broken = np.where(s.chips > chips, float(OTHER[7]), 0.0)
+    if partner.chip.kind == "lpu":
+        return broken
+    own = legality(model, replace(s, pipeline=np.ones_like(s.pipeline)), s.ranks * s.data, partner.roles)
+    for rule, reason in OTHER.items():
+        broken = _first(broken, own == rule, reason)
+    return broken
 
 
 def kv_copies(model: Model, tensor: int) -> int:

@@ -1,4 +1,4 @@
-"""System: pools of chips."""
+"""System: pools of chips, the links between them, and what a pool does for another."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from math import isqrt
 
 from archsim.arrays import Array
 from archsim.chip.model import Chip
+from archsim.mapping.runtime import Runtime
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,16 +33,57 @@ class Pool:
 
 
 @dataclass(frozen=True, eq=False)
+class Wire:
+    """The way from one pool to another: latency (s), and what each chip at either end sends or takes (B/s)."""
+
+    name: str
+    latency: Array
+    sender: Array
+    receiver: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Partner:
+    """What a second pool does for the main one, on which chips, and the ways there and back.
+
+    `job` is `roles` (it runs operators of these `roles` in every step), `prefill` or `draft`. `pinned`: each of its
+    chips holds one layer, and serves whichever of the replicas of the main pool comes by.
+    """
+
+    name: str
+    job: str
+    roles: frozenset[str]
+    chip: Chip
+    runtime: Runtime
+    count: Array
+    pinned: bool
+    out: Wire
+    back: Wire
+
+
+@dataclass(frozen=True, eq=False)
 class System:
-    """Pools by name."""
+    """Pools by name, and what the second of two does for the first."""
 
     pools: Mapping[str, Pool]
+    partner: Partner | None = None
 
     @property
     def main(self) -> Pool:
-        """The only pool of a system with one."""
-        (pool,) = self.pools.values()
-        return pool
+        """The pool that attends: the only one of a system with one."""
+        return self.pools[self.main_name]
+
+    @property
+    def main_name(self) -> str:
+        """The name of the main pool."""
+        (name,) = (name for name in self.pools if self.partner is None or name != self.partner.name)
+        return name
+
+    @property
+    def chips(self) -> Array:
+        """Chips of all pools."""
+        count = self.main.count
+        return count if self.partner is None else count + self.partner.count
 
 
 def divisors(number: int) -> list[int]:

@@ -10,7 +10,8 @@ from archsim.catalog import CatalogError, Document, Fault, fetch, names, validat
 from archsim.chip.memory import load_technology
 from archsim.chip.model import Chip, Link
 from archsim.chip.schema import load_chip, load_generation
-from archsim.mapping.mapper import DEGREES, MapperFile, load_mapper
+from archsim.mapping.mapper import MapperFile, load_mapper
+from archsim.mapping.roles import DEGREES
 from archsim.mapping.runtime import Runtime, load_runtime
 from archsim.mapping.system import Pool
 from archsim.report.bandwidth import bandwidth_table

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from archsim import __version__
+from archsim.economics.terms import HOUR
 from archsim.engine.cost import ALL_PARTS
 from archsim.engine.lanes import GAPS
-from archsim.explore.evaluate import StepAnswer, chip_rate, dollars_per_second
+from archsim.explore.bill import dollars_per_second
+from archsim.explore.evaluate import StepAnswer, chip_rate
 from archsim.explore.result import METRICS, Result, check_defined
 from archsim.report.document import UNITS, clean
 from archsim.report.page import Figures, environment
@@ -80,7 +82,11 @@ class Compared:
     def factors(self) -> dict[str, float]:
         """What the cost per million tokens is a product of (USD, chips, s); `sequences` divide."""
         answer = self.point.alone.answer
-        found = {"chip-hour": single(chip_rate(answer).hourly), "chips": single(self.point.scenario.chips)}
+        chips = single(self.point.scenario.all_chips)
+        hourly = single(chip_rate(answer).hourly)
+        if self.point.scenario.partner is not None:
+            hourly = single(dollars_per_second(answer)) * HOUR / chips
+        found = {"chip-hour": hourly, "chips": chips}
         if isinstance(answer, StepAnswer):
             return found | {"TPOT": single(answer.tpot), "sequences": single(answer.batch)}
         return found | {"time of a token": self.cost / 1e6 / single(dollars_per_second(answer))}

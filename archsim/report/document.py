@@ -11,7 +11,7 @@ from archsim.explore.band import SHARE, basis
 from archsim.explore.evaluate import chip_rate
 from archsim.explore.result import METRICS, Result, check_defined, metrics_of
 from archsim.explore.scenario import Scenario
-from archsim.mapping.mapper import DEGREES
+from archsim.mapping.plan import MemoryPlan
 from archsim.report.choice import choice_sentences
 from archsim.report.point import Point, Proposal, main_point, single
 from archsim.report.prices import price_metrics
@@ -84,6 +84,7 @@ def _scenario(scenario: Scenario) -> Json:
         "model": scenario.model.name,
         "chip": scenario.chip.name,
         "chips": scenario.chips.ravel(),
+        **_pools(scenario),
         "runtime": {"name": scenario.runtime.name, "version": scenario.runtime.version},
         "mapper": None if scenario.mapper is None else scenario.mapper.name,
         "precision": precision,
@@ -101,9 +102,20 @@ def _scenario(scenario: Scenario) -> Json:
     }
 
 
+def _pools(scenario: Scenario) -> dict[str, Json]:
+    """Both pools, where there are two."""
+    partner = scenario.partner
+    if partner is None:
+        return {}
+    pools = {
+        name: {"chip": pool.chip.name, "count": pool.count.ravel()} for name, pool in scenario.system.pools.items()
+    }
+    return {"pools": pools, "partner": {"name": partner.name, "job": partner.job, "runs": sorted(partner.roles)}}
+
+
 def _answer(result: Result) -> Json:
     point = main_point(result)
-    plan = {name: result.pick(getattr(result.scenario.split, name)) for name in DEGREES}
+    plan = {name: result.pick(value) for name, value in result.scenario.split.named().items()}
     reasons = np.array([result.reason_at(index) for index in range(result.feasible.size)], dtype=object)
     return {
         "mode": result.mode,
@@ -150,11 +162,7 @@ def _best(point: Point) -> Json:
         "bands": basis(point.scenario),
         "metrics": {name: point.metric(name) for name in METRICS} | price_metrics(point),
         "steps": [_step(step) for step in steps_of(point)],
-        "memory": {
-            "parts": {name: single(value) for name, value in plan.parts.items()},
-            "needed": single(plan.needed),
-            "capacity": single(plan.capacity),
-        },
+        "memory": _memory(plan) | _partner_memory(point),
         "chip_hour": {
             "by": rate.by,
             "parts": {name: single(value) for name, value in rate.parts.items()},
@@ -162,6 +170,20 @@ def _best(point: Point) -> Json:
         },
         "proposals": [_proposal(proposal) for proposal in point.proposals],
     }
+
+
+def _memory(plan: MemoryPlan) -> dict[str, Json]:
+    """What one chip holds."""
+    parts = {name: single(value) for name, value in plan.parts.items()}
+    return {"parts": parts, "needed": single(plan.needed), "capacity": single(plan.capacity)}
+
+
+def _partner_memory(point: Point) -> dict[str, Json]:
+    """The same of the pools by their names, where there are two."""
+    system, plan = point.scenario.system, point.alone.answer.memory
+    if system.partner is None or plan.partner is None:
+        return {}
+    return {"pools": {system.main_name: _memory(plan), system.partner.name: _memory(plan.partner)}}
 
 
 def _proposal(proposal: Proposal) -> Json:
@@ -190,6 +212,7 @@ def _kernels(items: Iterable[KernelTime]) -> Json:
             "name": item.name,
             "kind": item.kernel.kind,
             "role": item.kernel.role,
+            **({"pool": item.kernel.pool} if item.kernel.pool else {}),
             "blocks": item.blocks,
             "runs": item.runs,
             "seconds": item.seconds,

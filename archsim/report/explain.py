@@ -12,10 +12,10 @@ from archsim.fields import Quantity
 from archsim.report.choice import choice_sentences
 from archsim.report.formulas import Line, quantity
 from archsim.report.kernels import KernelLines, explain_kernel
-from archsim.report.memory import memory_lines
+from archsim.report.memory import memory_lines, partner_memory_lines
 from archsim.report.point import Point
 from archsim.report.prices import price_lines
-from archsim.report.rests import constants_of
+from archsim.report.rests import constants_of, machine_of
 from archsim.report.steps import DECODE, MIXED, KernelTime, StepTime, steps_of
 from archsim.report.sums import dollar_lines, energy_line, layer_lines, rate_lines, step_lines
 from archsim.report.words import percent, sentence
@@ -47,7 +47,7 @@ def explain(point: Point) -> list[Section]:
         sections += _step(point, step)
     sections.append(Section("Rates", lines=tuple(rate_lines(point))))
     sections.append(Section("Dollars", lines=(*dollar_lines(point), energy_line(point), *price_lines(point))))
-    return [*sections, memory_section(point)]
+    return [*sections, *memory_sections(point)]
 
 
 def _legend(steps: Sequence[StepTime], kernel: str = "") -> Section:
@@ -58,8 +58,19 @@ def _legend(steps: Sequence[StepTime], kernel: str = "") -> Section:
 
 
 def memory_section(point: Point) -> Section:
-    """What one chip holds; the only part of an explanation that an infeasible point has."""
-    return Section("Memory of one chip", lines=tuple(memory_lines(point)))
+    """What one chip holds, of two pools one of the main pool."""
+    system = point.scenario.system
+    where = "" if system.partner is None else f" of pool {system.main_name}"
+    return Section(f"Memory of one chip{where}", lines=tuple(memory_lines(point)))
+
+
+def memory_sections(point: Point) -> list[Section]:
+    """What one chip of each pool holds; the only part of an explanation that an infeasible point has."""
+    partner, lines = point.scenario.partner, tuple(partner_memory_lines(point))
+    other = (
+        [Section(f"Memory of one chip of pool {partner.name}", lines=lines)] if partner is not None and lines else []
+    )
+    return [memory_section(point), *other]
 
 
 def _step(point: Point, step: StepTime) -> list[Section]:
@@ -82,9 +93,8 @@ def _step(point: Point, step: StepTime) -> list[Section]:
 
 
 def _kernels(point: Point, step: StepTime, items: list[KernelTime]) -> Iterator[KernelLines]:
-    scenario = point.scenario
     for item in items:
-        yield explain_kernel(item, scenario.chip, scenario.runtime.stack, step.span)
+        yield explain_kernel(item, *machine_of(point, item.kernel), step.span)
 
 
 def _times(step: StepTime) -> tuple[Line, ...]:
@@ -122,12 +132,13 @@ def explain_one(point: Point, name: str) -> list[Section]:
 
 def _constants(point: Point, step: StepTime, item: KernelTime) -> Section:
     """The calibration constants of a kernel, with what they were fitted on and what error the fit leaves."""
-    found = constants_of(item.kernel, point.scenario.chip, point.scenario.runtime.stack)
+    chip, stack = machine_of(point, item.kernel)
+    found = constants_of(item.kernel, chip, stack)
     if found is None:
         return Section("Constants", "none")
     of = "of the fit itself" if isinstance(found, AllReduce | AllToAll) else "on measurements not used in the fit"
     error = "" if found.error is None else f"; mean error {found.error:g} % {of}"
-    note = f"{point.scenario.chip.generation.name}, {point.scenario.runtime.stack}: {found.fitted_on}{error}"
+    note = f"{chip.generation.name}, {stack}: {found.fitted_on}{error}"
     units = _units(type(found))
     lines = [
         Line(name, None, float(value), units.get(name, ""), type(found).model_fields[name].description or "")

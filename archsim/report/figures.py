@@ -40,7 +40,15 @@ IDLE = {
     "dependency": "#DDB3CE",
     "bubble": "#C9CED4",
     "no_work": "#E4E7EB",
+    "to_ffn": "#56B4E9",
+    "ffn": "#E0A6C9",
+    "ffn_in": "#93D9C4",
+    "ffn_out": "#5FBF9F",
+    "from_ffn": "#2E86B5",
+    "queue": "#E8A48C",
+    "other_layers": "#D5D9DE",
 }
+LANES = ("host", "from_ffn", "ffn_out", "ffn_in", "ffn", "to_ffn", "link", "compute")  # from below
 LIMITS = {
     "compute": ("#0072B2", "circle"),
     "memory": ("#D98200", "square"),
@@ -163,9 +171,7 @@ def lanes(step: StepTime) -> Figure:
     unit, scale = _unit(step.span)
     order = sorted(
         step.lanes,
-        key=lambda lane: (
-            ("host", "link", "compute").index(lane.name) if lane.name in ("host", "link", "compute") else -1
-        ),
+        key=lambda lane: LANES.index(lane.name) if lane.name in LANES else -1,
     )
     traces = []
     for part, meaning in ALL_PARTS.items():

@@ -1,5 +1,6 @@
 """One self-contained HTML file: the answer, why, and what it rests on. Works offline and prints."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +8,11 @@ from markupsafe import Markup
 
 from archsim import __version__
 from archsim.explore.band import basis
-from archsim.explore.result import METRICS, Result
+from archsim.explore.result import METRICS, Result, all_sources
 from archsim.explore.scenario import Scenario
 from archsim.report import figures as draw
 from archsim.report import tradeoff
-from archsim.report.explain import memory_section
+from archsim.report.explain import memory_section, memory_sections
 from archsim.report.launch import launch_command
 from archsim.report.page import Figures, environment
 from archsim.report.point import Point, main_point, single
@@ -63,7 +64,7 @@ def to_html(*results: Result, command: str = "") -> str:
         system=system_label(scenario),
         chapters=chapters,
         assumptions=source_rows(assumptions([chapter["point"] for chapter in chapters])),
-        sources=source_rows([*scenario.chip.sources, *scenario.chip.generation.sources, *scenario.runtime.sources]),
+        sources=source_rows(all_sources(scenario)),
         calibration=calibration([chapter["point"] for chapter in chapters if chapter["feasible"]]),
         command=command or f"archsim run {place(scenario.file)} --html report.html",
         file=place(scenario.file),
@@ -96,6 +97,8 @@ def _chapter(point: Point, figures: Figures) -> dict[str, Any]:
         "memory": figures.add(draw.memory(point)),
         "memory_table": memory_table(point),
         "memory_lines": memory_section(point).lines,
+        "memory_where": memory_section(point).title,
+        "memories": memory_sections(point)[1:],
         "sweep": sweep_table(point.result, point.index if point.feasible else None) if point.result.axes else None,
     }
     return base | (_answered(point, figures) if point.feasible else {"refusal": refusal(point)})
@@ -120,10 +123,23 @@ def _answered(point: Point, figures: Figures) -> dict[str, Any]:
         "numbers": "clients" if point.mode == "steady" else "batch sizes",
         "steps": [_step(step, figures) for step in steps],
         "legend": draw.legend(steps),
-        "roofline": figures.add(roofline(steps)),
+        "rooflines": _rooflines(point, steps, figures),
         "economics": economics_table(point),
         "money": (*rate_lines(point), *dollar_lines(point), energy_line(point), *price_lines(point)),
     }
+
+
+def _rooflines(point: Point, steps: Sequence[StepTime], figures: Figures) -> list[tuple[str, dict[str, object]]]:
+    """A roofline for each pool with work that has FLOPs: where it is, and the figure."""
+    system = point.scenario.system
+    if system.partner is None:
+        return [("Roofline", figures.add(roofline(steps)))]
+    found = []
+    for name, pool in ((system.main_name, ""), (system.partner.name, system.partner.name)):
+        own = [step.pool(pool) for step in steps]
+        if any(item.flops and item.bytes for step in own for item in step.by_name):
+            found.append((f"Roofline of pool {name}", figures.add(roofline(own))))
+    return found
 
 
 def _step(step: StepTime, figures: Figures) -> dict[str, Any]:

@@ -58,7 +58,9 @@ def _work(item: KernelTime) -> list[Line]:
     lines = []
     if item.flops:
         lines.append(checked("FLOP", [FLOPS[item.kernel.kind](item.kernel)], item.flops, "flops"))
-    if item.kernel.kind in SENT:
+    if item.kernel.kind == "transfer":
+        lines.append(checked("bytes sent", [_travels(item.kernel)], item.link_bytes, "bytes", "of all chips together"))
+    elif item.kernel.kind in SENT:
         lines.append(checked("bytes sent", [_sent(item.kernel)], item.link_bytes, "bytes", "each rank"))
     elif item.bytes:
         lines.append(checked("bytes", [BYTES[item.kernel.kind](item.kernel)], item.bytes, "bytes"))
@@ -257,11 +259,18 @@ BYTES: dict[str, Callable[[Kernel], Term]] = {
 }
 
 
+def _travels(kernel: Kernel) -> Term:
+    copies = named("copies", single(kernel.dims["copies"]))
+    return copies * _size("activations", single(kernel.dims["bytes"]) / copies.value)
+
+
 def _wires(kernel: Kernel, chip: Chip) -> list[Term]:
     """What the least time of a collective's bytes may be: all at once, in two halves, or through the switch."""
     up, out = chip.links.get("scale_up"), chip.links.get("scale_out")
     if up is None:
         return []
+    if kernel.kind == "transfer":
+        return [_travels(kernel) / named("narrower end", single(kernel.dims["bandwidth"]), "bandwidth")]
     ranks, size = single(kernel.dims["ranks"]), _size("message", single(kernel.dims["bytes"]))
     inside = named("ranks", min(ranks, up.domain))
     link = named("link", single(up.bandwidth), "bandwidth")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from archsim.arrays import Array
 from archsim.explore.scenario import Scenario
-from archsim.mapping.mapper import DEGREES
+from archsim.mapping.roles import DEGREES
 from archsim.mapping.split import Split
 from archsim.workload.model import Moe, precision_of
 
@@ -75,7 +75,7 @@ class Wanted:
 def launch_command(scenario: Scenario, split: Split) -> str:
     """Shell text that launches a split of a scenario; empty where its runtime is none of the four."""
     writer = WRITERS.get(scenario.runtime.stack)
-    if writer is None or scenario.chip.kind != "gpu":
+    if writer is None or scenario.chip.kind != "gpu" or scenario.partner is not None:
         return ""
     wanted = _wanted(scenario, split)
     launch = writer(scenario, wanted)

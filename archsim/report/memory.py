@@ -1,5 +1,6 @@
 """The memory plan line by line: weights by class, KV cache by layer, and the rest, with formulas."""
 
+from collections.abc import Collection
 from dataclasses import fields, replace
 
 from archsim.explore.evaluate import SteadyAnswer
@@ -14,6 +15,7 @@ from archsim.serving.steady import HELD
 from archsim.units import Format, show
 from archsim.workload.lowering import lower
 from archsim.workload.model import LatentAttention, Moe, Precision, Recurrent
+from archsim.workload.operators import ROLES, OpGraph
 from archsim.workload.step import decode
 
 NOTHING = Format("none", 0)
@@ -63,20 +65,46 @@ def weight_lines(scenario: Scenario) -> list[Line]:
     model, precision, split = scenario.model, scenario.precision, scenario.split
     if single(split.pipeline) > 1:
         return []
-    counts = lower(model, decode(1, 1, model.clips), precision).parameters()
+    graph = lower(model, decode(1, 1, model.clips), precision)
+    partner = scenario.partner
+    away = partner.roles if partner is not None and partner.job == "roles" else frozenset()
+    roles = frozenset(ROLES) - away
+    counts = graph.parameters() if not away else _counted(graph, roles)
     only = {item.name: NOTHING for item in fields(Precision)}
-    router = single(weight_bytes(model, Precision(**only), split))
+    router = single(weight_bytes(model, Precision(**only), split, roles=roles))
     copies = _copies(scenario)
     lines = []
     for tensor, count in counts.items():
         fmt = precision.of(tensor)
         alone = replace(Precision(**only), **({} if tensor == "router" else {tensor: fmt}))
-        size = single(weight_bytes(model, alone, split, copies.value)) - (0.0 if tensor == "router" else router)
+        size = single(weight_bytes(model, alone, split, copies.value, roles)) - (0.0 if tensor == "router" else router)
         whole = named("parameters", count) * named(fmt.name, fmt.bytes, "bytes")
         whole = whole * copies if tensor == "experts" and copies.value > 1 else whole
         name = "other weights" if tensor == "weights" else tensor
         lines.append(checked(name, [_shared(whole, size)], size, "bytes"))
     return lines
+
+
+def _counted(graph: OpGraph, roles: Collection[str]) -> dict[str, float]:
+    """Parameters by class of the operators of some roles."""
+    found: dict[str, float] = {}
+    for operator, count in graph.everything():
+        for tensor, size in operator.parameters.items() if operator.role in roles else ():
+            found[tensor] = found.get(tensor, 0.0) + size * count
+    return found
+
+
+def partner_memory_lines(point: Point) -> list[Line]:
+    """What one chip of another pool holds, part by part, against its capacity."""
+    plan = point.alone.answer.memory.partner
+    if plan is None:
+        return []
+    parts = {name: single(value) for name, value in plan.parts.items() if single(value)}
+    lines = [Line(NAMES.get(name, name), None, size, "bytes", MEANINGS.get(name, "")) for name, size in parts.items()]
+    needed = total([named(NAMES.get(name, name), size, "bytes") for name, size in parts.items()])
+    whole, used = named("capacity", single(plan.capacity), "bytes", 7), named("in all", needed.value, "bytes", 7)
+    left = line("free", whole - used, "bytes") if whole.value >= used.value else line("missing", used - whole, "bytes")
+    return [*lines, line("in all", needed, "bytes"), left]
 
 
 def _copies(scenario: Scenario) -> Term:

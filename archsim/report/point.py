@@ -12,7 +12,6 @@ from archsim.explore.evaluate import legal
 from archsim.explore.result import METRICS, Result, objective, scalar_scenario
 from archsim.explore.run import run
 from archsim.explore.scenario import Scenario
-from archsim.mapping.mapper import DEGREES
 from archsim.mapping.split import REASONS, Split
 
 
@@ -97,7 +96,7 @@ def main_point(result: Result) -> Point:
     best = result.best()
     if best is None:
         memory = result.answer.memory
-        best = int(np.argmin(result.pick(memory.needed / memory.capacity)))
+        best = int(np.argmin(result.pick(memory.fullest)))
     return point_at(result, best)
 
 
@@ -107,17 +106,18 @@ def columns(result: Result) -> dict[str, Array]:
     found = {name: np.asarray(values).ravel() for name, values in zip(result.axes, grid, strict=True)}
     found |= {name: result.metric(name).ravel() for name in METRICS}
     split = result.scenario.split
-    return found | {f"split.{name}": result.pick(getattr(split, name)).ravel() for name in DEGREES}
+    return found | {f"split.{name}": result.pick(value).ravel() for name, value in split.named().items()}
 
 
 def degrees_at(table: Mapping[str, Array], index: int) -> dict[str, float]:
     """The degrees of one row of `columns`."""
-    return {name: float(table[f"split.{name}"][index]) for name in DEGREES}
+    degrees = (name for name in table if name.startswith("split."))
+    return {name.removeprefix("split."): float(table[name][index]) for name in degrees}
 
 
 def _flat(split: Split, count: int) -> Split:
     """Every proposal along one axis."""
-    return Split(**{name: array(np.broadcast_to(getattr(split, name).ravel(), (count,))) for name in DEGREES})
+    return split.mapped(lambda _, value: array(np.broadcast_to(value.ravel(), (count,))))
 
 
 def _proposals(result: Result, index: int, chosen: Split) -> list[Proposal]:
@@ -130,8 +130,8 @@ def _proposals(result: Result, index: int, chosen: Split) -> list[Proposal]:
     answer, split = result.answer, result.scenario.split
     metrics = {name: along(METRICS[name][2](answer)) for name in METRICS}
     broken, fits = along(legal(result.scenario)), along(answer.fits)
-    degrees = {name: along(getattr(split, name)) for name in DEGREES}
-    wanted = {name: single(getattr(chosen, name)) for name in DEGREES}
+    degrees = {name: along(value) for name, value in split.named().items()}
+    wanted = {name: single(value) for name, value in chosen.named().items()}
     found = []
     for row in range(len(fits)):
         own = {name: values[row] for name, values in degrees.items()}

@@ -2,7 +2,8 @@
 
 from archsim.economics.money import wall_power
 from archsim.economics.terms import HOUR
-from archsim.explore.evaluate import StepAnswer, dollars_per_second
+from archsim.explore.bill import dollars_per_second
+from archsim.explore.evaluate import StepAnswer
 from archsim.explore.result import metrics_of
 from archsim.report.formulas import Line, Term, checked, named
 from archsim.report.point import Point, single

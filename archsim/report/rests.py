@@ -53,6 +53,8 @@ def heard(kernel: Kernel, chip: Chip, stack: str) -> Heard | None:
     """The constants that the engine takes for a kernel: the engine is asked, so that both never differ."""
     own = {item.name: getattr(chip.generation, item.name) for item in fields(Generation)}
     listener = _Listener(**own)
+    if kernel.kind == "transfer":
+        return None
     KINDS[chip.kind](kernel, replace(chip, generation=listener), stack)
     return listener.heard[-1] if listener.heard else None
 
@@ -63,10 +65,18 @@ def constants_of(kernel: Kernel, chip: Chip, stack: str) -> Constants | None:
     return None if found is None else found.constants
 
 
+def machine_of(point: Point, kernel: Kernel) -> tuple[Chip, str]:
+    """The chip and the kernel stack that a kernel of a point runs on."""
+    scenario, partner = point.scenario, point.scenario.partner
+    if partner is not None and kernel.pool == partner.name:
+        return partner.chip, partner.runtime.stack
+    return scenario.chip, scenario.runtime.stack
+
+
 def _used(point: Point) -> list[tuple[Kernel, Heard]]:
     """Every kernel of a point with its constants."""
-    chip, stack = point.scenario.chip, point.scenario.runtime.stack
-    pairs = [(item.kernel, heard(item.kernel, chip, stack)) for step in steps_of(point) for item in step.by_name]
+    kernels = [item.kernel for step in steps_of(point) for item in step.by_name]
+    pairs = [(kernel, heard(kernel, *machine_of(point, kernel))) for kernel in kernels]
     return [(kernel, found) for kernel, found in pairs if found is not None]
 
 

@@ -52,8 +52,9 @@ class KernelTime:
 
     @property
     def label(self) -> str:
-        """Its name, with its blocks where kernels of one name differ: "attention (windowed_moe)"."""
-        return self.name if self.alone else f"{self.name} ({', '.join(self.blocks)})"
+        """Its name, with its pool, and its blocks where kernels of one name differ: "attention (windowed_moe)"."""
+        words = [*([] if self.alone else self.blocks), *([f"on {self.kernel.pool}"] if self.kernel.pool else [])]
+        return f"{self.name} ({', '.join(words)})" if words else self.name
 
     @property
     def total(self) -> float:
@@ -111,6 +112,17 @@ class StepTime:
     periods: dict[str, tuple[float, int]]
     lanes: tuple[LaneTime, ...]
     chip: Chip
+    other: tuple[str, Chip] | None = None
+
+    def chip_of(self, item: KernelTime) -> Chip:
+        """The chip that a kernel runs on."""
+        return self.chip if self.other is None or not item.kernel.pool else self.other[1]
+
+    def pool(self, name: str) -> "StepTime":
+        """The step as one pool sees it: `""` is the main one."""
+        kernels = tuple(item for item in self.kernels if item.kernel.pool == name and item.kernel.kind != "transfer")
+        chip = self.other[1] if name and self.other is not None else self.chip
+        return replace(self, kernels=kernels, chip=chip, other=None)
 
     @cached_property
     def by_name(self) -> list[KernelTime]:
@@ -131,22 +143,24 @@ class StepTime:
     @property
     def compute_share(self) -> float:
         """FLOPs over what the matrix units could do meanwhile, each at the peak of its format (MFU)."""
-        return sum(item.flops * item.runs / self.peak(item) for item in self.kernels) / self.turnaround
+        own = (item for item in self.kernels if not item.kernel.pool or self.other is None)
+        return sum(item.flops * item.runs / self.peak(item) for item in own) / self.turnaround
 
     @property
     def memory_share(self) -> float:
-        """Bytes over what the memory could move meanwhile (MBU)."""
-        moved = sum(item.bytes * item.runs for item in self.kernels)
+        """Bytes over what the memory of the main pool could move meanwhile (MBU)."""
+        moved = sum(item.bytes * item.runs for item in self.kernels if not item.kernel.pool or self.other is None)
         return moved / single(self.chip.memory.bandwidth) / self.turnaround
 
     @property
     def link_share(self) -> float:
         """The least time of the bytes on the wire over that of the step."""
-        return sum(item.parts.get("link", 0.0) * item.runs for item in self.kernels) / self.turnaround
+        own = (item for item in self.kernels if not item.kernel.pool or self.other is None)
+        return sum(item.parts.get("link", 0.0) * item.runs for item in own) / self.turnaround
 
     def peak(self, item: KernelTime) -> float:
         """Peak FLOP/s of the format that a kernel computes in."""
-        return single(self.chip.matrix[item.kernel.compute]) if item.flops else float("inf")
+        return single(self.chip_of(item).matrix[item.kernel.compute]) if item.flops else float("inf")
 
     def causes(self) -> dict[str, float]:
         """The span as the compute lane sees it, with its waiting for transfers split by what the links did."""
@@ -172,6 +186,9 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "fixed time of kernels": ("fixed",),
     "links": ("link", "link_latency", "gap:link"),
     "the host": ("gap:host",),
+    "the way to the other pool and back": ("gap:to_ffn", "gap:from_ffn"),
+    "the other pool": ("gap:ffn", "gap:ffn_in", "gap:ffn_out"),
+    "the queue at the other pool": ("gap:queue",),
     "other waiting": ("gap:compute", "gap:dependency", "gap:bubble", "gap:no_work"),
 }
 
@@ -197,13 +214,18 @@ def steps_of(point: Point) -> tuple[StepTime, ...]:
     answer, chip = point.alone.answer, point.scenario.chip
     if isinstance(answer, SteadyAnswer):
         loop = answer.loop
+        partner = point.scenario.partner
+        if partner is not None and partner.job == "prefill":
+            alone = step_time(PREFILL, f"on pool {partner.name}", loop.mixed, partner.chip)
+            return step_time(DECODE, "", answer.decode, chip), alone
         joined = single(loop.joined)
         detail = f"decode with the prompts of {joined:.1f} requests" if joined >= 1.05 else "decode with one prompt"
         mixed = step_time(MIXED, detail, loop.mixed, chip, lambda value: single(loop.at_joined(np.atleast_1d(value))))
         return step_time(DECODE, "", answer.decode, chip), mixed
     chunks = single(answer.chunks)
     detail = "" if chunks == 1 else f"one of {chunks:.0f} chunks"
-    return step_time(DECODE, "", answer.decode, chip), step_time(PREFILL, detail, answer.prefill, chip)
+    first = answer.prefilling.chip
+    return step_time(DECODE, "", answer.decode, chip), step_time(PREFILL, detail, answer.prefill, first)
 
 
 def traced(point: Point) -> dict[str, PricedStep]:
@@ -239,6 +261,7 @@ def step_time(title: str, detail: str, priced: PricedStep, chip: Chip, pick: Pic
         periods,
         lanes,
         chip,
+        None if priced.plan.away is None else (priced.plan.away.pool, priced.plan.away.chip),
     )
 
 

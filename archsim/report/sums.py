@@ -4,6 +4,7 @@ from collections import Counter
 
 from archsim.economics.money import Rate, wall_power
 from archsim.economics.terms import HOUR, YEAR_HOURS, Terms, recovery_factor
+from archsim.explore.bill import shares
 from archsim.explore.evaluate import SteadyAnswer, StepAnswer, chip_rate
 from archsim.report.formulas import CLOSE, Line, Term, checked, greatest, line, named, quantity, rounded_up, total
 from archsim.report.point import Point, single
@@ -43,6 +44,8 @@ def host_line(point: Point, step: StepTime) -> Line:
     else:
         rows = named("sequence", host.sequence, "time") * named("sequences", _sequences(point))
         batches = point.scenario.options.micro_batches
+        if step.other is not None:
+            batches = round(single(point.scenario.split.micro_batches))
         term = term + (rows * named("micro-batches", batches) if batches > 1 else rows)
     return checked("host", [term], step.host, "time", "before the first kernel of a step")
 
@@ -65,6 +68,10 @@ def step_lines(point: Point, step: StepTime, name: str) -> list[Line]:
     rest = step.span - everything.value
     if abs(rest) > 1e-9 * step.span:
         everything = everything + named("fill and waiting", rest, "time", 6)
+    if step.other is not None and step.turnaround != step.span:
+        note = "from one token to the next, when micro-batches roll from one step into the next"
+        first = checked("one step", [everything], step.span, "time", "with filling and draining")
+        return [host, first, Line(name, None, step.turnaround, "time", note)]
     if step.stages == 1:
         return [host, checked(name, [everything], step.span, "time")]
     return [host, checked("micro-batch", [everything], step.span, "time"), *_stage_lines(step, name)]
@@ -96,7 +103,7 @@ def _step_rates(a: StepAnswer) -> list[Line]:
         "slowest stage" if single(a.deployment.split.pipeline) > 1 else "prefill step", single(a.prefill.stage), "time"
     )
     prompt = named("ranks", single(a.groups)) * named("tokens", single(a.context)) / (stage * chunks)
-    chips = named("chips", single(a.scenario.chips))
+    chips = named("chips", single(a.scenario.all_chips))
     return [
         *_draft_lines(a),
         line("user", 1 / tpot, "token_rate", "interactivity"),
@@ -144,7 +151,7 @@ def _steady_rates(a: SteadyAnswer) -> list[Line]:
     rate = single(loop.requests_per_second)
     requests = named("clients", single(a.batch)) / (ttft + output * tpot)
     rates = named("requests", rate, "requests/s")
-    chips = named("chips", single(a.scenario.chips))
+    chips = named("chips", single(a.scenario.all_chips))
     return [
         line("TPOT", step + added, "time", "mean"),
         Line("TTFT", None, ttft.value, "time", "its own prefill, the queue before it and the host, as a fixed point"),
@@ -166,9 +173,15 @@ def dollar_lines(point: Point) -> list[Line]:
     rate = chip_rate(answer)
     hour = single(rate.hourly)
     chips = single(point.scenario.chips)
-    system = named("chips", chips) * named("chip", hour, "USD/h")
-    lines = [*_chip_lines(point, rate, terms), line("system", system, "USD/h")]
-    second = named("system", hour * chips, "USD/h") / named("hour", HOUR, "s")
+    system: Term = named("chips", chips) * named("chip", hour, "USD/h")
+    lines = [*_chip_lines(point, rate, terms)]
+    for pool in shares(answer)[1:]:
+        note = f"of pool {pool.pool}, by {pool.rate.by}"
+        lines.append(Line("other chip", None, single(pool.rate.hourly), "USD/h", note))
+        other = named("chips", single(pool.count)) * named("other chip", single(pool.rate.hourly), "USD/h")
+        system = system + other
+    lines.append(line("system", system, "USD/h"))
+    second = named("system", system.value, "USD/h") / named("hour", HOUR, "s")
     million = named("million", 1e6)
     out = named("output", single(answer.output_rate), "token_rate")
     prompt = named("input", single(answer.input_rate), "token_rate")
@@ -225,7 +238,12 @@ def energy_line(point: Point) -> Line:
         "PUE", terms.pue
     )
     chips = named("chips", single(point.scenario.chips))
-    joules: Term = watts * chips / named("throughput", single(answer.output_rate), "token_rate")
+    power: Term = watts * chips
+    for share in shares(answer)[1:]:
+        other = named(f"board of {share.pool}", single(share.watts), "power")
+        own = other + named("overhead", share.terms.overhead, "power")
+        power = power + own * named("PUE", share.terms.pue) * named("chips", single(share.count))
+    joules: Term = power / named("throughput", single(answer.output_rate), "token_rate")
     return checked("energy", [joules], point.metric("energy_per_token"), "energy", "per output token, of the facility")
 
 

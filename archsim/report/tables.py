@@ -12,6 +12,7 @@ from archsim.engine.lanes import GAPS
 from archsim.explore.band import band
 from archsim.explore.evaluate import chip_rate
 from archsim.explore.result import Result
+from archsim.mapping.plan import MemoryPlan
 from archsim.report.choice import choice_sentences
 from archsim.report.formulas import quantity
 from archsim.report.memory import MEANINGS, NAMES
@@ -21,6 +22,8 @@ from archsim.report.words import counted, dollars, number, percent, place, shown
 from archsim.sources import Source
 from archsim.units import show
 
+LANES = ("compute", "link", "to_ffn", "ffn", "ffn_in", "ffn_out", "from_ffn", "host")  # the order of columns
+FEW_LANES = 3
 ROWS = 12  # of a sweep, the best one besides
 SMALL = 0.0005  # share of a step below which a row of it is left out
 
@@ -139,9 +142,7 @@ def time_table(step: StepTime) -> Table:
     """The stall report: parts and gaps of every lane, which sum to the span of the step."""
     lanes = sorted(
         step.lanes,
-        key=lambda lane: (
-            ("compute", "link", "host").index(lane.name) if lane.name in ("compute", "link", "host") else 9
-        ),
+        key=lambda lane: LANES.index(lane.name) if lane.name in LANES else 9,
     )
     rows = []
     for name, meaning in ALL_PARTS.items():
@@ -161,7 +162,15 @@ def time_table(step: StepTime) -> Table:
 def _causes(name: str, meaning: str, values: list[float], span: float) -> tuple[str, ...] | None:
     if max(values) < SMALL * span:
         return None
-    cells = [f"{show(value, 'time')}  {percent(value / span):>5}" if value > 1e-6 * span else "" for value in values]
+    many = len(values) > FEW_LANES  # a share of each would not fit beside them
+    cells = [
+        ""
+        if value <= 1e-6 * span
+        else show(value, "time")
+        if many
+        else f"{show(value, 'time')}  {percent(value / span):>5}"
+        for value in values
+    ]
     return (name, *cells, meaning)
 
 
@@ -191,14 +200,30 @@ def kernel_table(step: StepTime, most: int = 10) -> Table:
 def kernel_row(step: StepTime, item: KernelTime) -> tuple[str, ...]:
     """A kernel with its time and how near it comes to the peaks."""
     flops = percent(item.flops / item.seconds / step.peak(item)) if item.flops else ""
-    moved = percent(item.bytes / item.seconds / single(step.chip.memory.bandwidth)) if item.bytes else ""
+    bandwidth = single(step.chip_of(item).memory.bandwidth)
+    moved = percent(item.bytes / item.seconds / bandwidth) if item.bytes else ""
     times = (show(item.seconds, "time"), show(item.total, "time"), percent(item.total / step.span))
     return (item.label, item.limit, number(item.runs), *times, flops, moved, percent(item.efficiency))
 
 
 def memory_table(point: Point) -> Table:
-    """What one chip holds, against its capacity."""
-    plan = point.alone.answer.memory
+    """What one chip of the main pool holds, against its capacity."""
+    title = "Memory of one chip"
+    partner = point.scenario.partner
+    if partner is not None:
+        title = f"Memory of one chip of pool {point.scenario.system.main_name}"
+    return _memory(title, point.alone.answer.memory, point.scenario.chip.memory.technology)
+
+
+def partner_memory_table(point: Point) -> Table | None:
+    """What one chip of the other pool holds; None where there is none, or its plan is not known."""
+    partner, plan = point.scenario.partner, point.alone.answer.memory.partner
+    if partner is None or plan is None:
+        return None
+    return _memory(f"Memory of one chip of pool {partner.name}", plan, partner.chip.memory.technology)
+
+
+def _memory(title: str, plan: MemoryPlan, technology: str) -> Table:
     capacity = single(plan.capacity)
     parts = sorted(((name, single(value)) for name, value in plan.parts.items()), key=lambda item: -item[1])
     rows = [
@@ -209,9 +234,9 @@ def memory_table(point: Point) -> Table:
     needed = single(plan.needed)
     free = capacity - needed
     rows.append(("free" if free >= 0 else "missing", show(abs(free), "bytes"), percent(abs(free) / capacity), ""))
-    rows.append(("capacity", show(capacity, "bytes"), "", point.scenario.chip.memory.technology))
+    rows.append(("capacity", show(capacity, "bytes"), "", technology))
     heads = ("what", "size", "of capacity", "")
-    return Table("Memory of one chip", heads, tuple(rows), marked=frozenset({len(rows) - 1}), words=frozenset({3}))
+    return Table(title, heads, tuple(rows), marked=frozenset({len(rows) - 1}), words=frozenset({3}))
 
 
 def economics_table(point: Point) -> Table:

@@ -22,6 +22,7 @@ from archsim.report.tables import (
     answer_rows,
     kernel_table,
     memory_table,
+    partner_memory_table,
     proposal_table,
     source_rows,
     sweep_table,
@@ -92,7 +93,7 @@ def print_answer(out: Console, result: Result) -> None:
     for step in steps:
         print_table(out, time_table(step))
         print_table(out, kernel_table(step))
-    print_table(out, memory_table(point))
+    _memory(out, point)
     if command := launch_command(point.scenario, point.scenario.split):
         out.print(Text("\nTo launch this plan", style="bold"))
         out.print(Text(command), soft_wrap=True)
@@ -103,7 +104,13 @@ def print_refusal(out: Console, point: Point) -> None:
     """Why a point is infeasible and what would help."""
     for text in refusal_lines(point):
         _paragraph(out, text)
+    _memory(out, point)
+
+
+def _memory(out: Console, point: Point) -> None:
     print_table(out, memory_table(point))
+    if (other := partner_memory_table(point)) is not None:
+        print_table(out, other)
 
 
 def refusal_lines(point: Point) -> list[str]:

@@ -16,24 +16,29 @@ LANES = ("host", "compute", "link")
 def trace_of(step: PricedStep, name: str, process: int = 1) -> list[dict[str, Any]]:
     """Trace events of one step at one point."""
     events: list[dict[str, Any]] = [{"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}]
-    for thread, lane in enumerate(LANES):
+    played = timeline(*lanes_of(step.plan, step.costs))
+    lanes = [*LANES, *dict.fromkeys(event.lane for event in played if event.lane not in LANES)]
+    for thread, lane in enumerate(lanes):
         events.append({"ph": "M", "pid": process, "tid": thread, "name": "thread_name", "args": {"name": lane}})
     host = float(step.plan.host.ravel()[0])
     if host > 0.0:
-        events.append(_event("step", "host", process, 0.0, host, {}))
-    for event in timeline(*lanes_of(step.plan, step.costs)):
+        events.append(_event("step", "host", (process, 0), 0.0, host, {}))
+    for event in played:
         details = {"block": event.block, "layer": event.layer}
-        events.append(_event(event.name, event.lane, process, event.start, event.seconds, details))
+        where = process, lanes.index(event.lane)
+        events.append(_event(event.name, event.lane, where, event.start, event.seconds, details))
     return events
 
 
-def _event(name: str, lane: str, process: int, start: float, seconds: float, details: dict[str, Any]) -> dict[str, Any]:
+def _event(
+    name: str, lane: str, where: tuple[int, int], start: float, seconds: float, details: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "ph": "X",
         "name": name,
         "cat": lane,
-        "pid": process,
-        "tid": LANES.index(lane),
+        "pid": where[0],
+        "tid": where[1],
         "ts": round(start * 1e6, 4),
         "dur": round(seconds * 1e6, 4),
         "args": details,

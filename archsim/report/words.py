@@ -10,7 +10,6 @@ from archsim.arrays import Array
 from archsim.catalog import roots
 from archsim.explore.result import METRICS, Result
 from archsim.explore.scenario import Scenario, SloFile
-from archsim.mapping.mapper import DEGREES
 from archsim.mapping.split import Split
 from archsim.report.point import Point
 from archsim.report.steps import StepTime, summary
@@ -102,7 +101,18 @@ def abbreviations(labels: Iterable[str]) -> str:
 
 
 def split_label(degrees: Mapping[str, float]) -> str:
-    """A split in the usual words: "TP8", "attention DP64, EP64", "TP4, PP2", "TP4, 2 replicas"."""
+    """A split in the usual words: "TP8", "attention DP64, EP64", "TP4, PP2", "TP4, 2 replicas".
+
+    Of two pools: "attention DP8; other pool TP8, EP8; 3 micro-batches".
+    """
+    own = {name: value for name, value in degrees.items() if "." not in name}
+    other = {name.removeprefix("partner."): value for name, value in degrees.items() if name.startswith("partner.")}
+    if other:
+        batches = own.get("micro_batches", 1.0)
+        turns = f"; {batches:.0f} micro-batches" if batches > 1 else ""
+        layers = other.get("pipeline", 1.0)
+        pinned = f" for each of {layers:.0f} layers" if layers > 1 else ""
+        return f"{split_label(own)}; other pool {split_label({**other, 'pipeline': 1.0})}{pinned}{turns}"
     parts = [words.format(degrees[name]) for name, words in KINDS.items() if degrees.get(name, 1.0) > 1]
     tensor = degrees.get("tensor", 1.0)
     return ", ".join([*([f"TP{tensor:.0f}"] if tensor > 1 or not parts else []), *parts])
@@ -120,7 +130,7 @@ def place(file: str) -> str:
 
 def split_of(split: Split) -> str:
     """The label of a split of single numbers."""
-    return split_label({name: _one(getattr(split, name)) for name in DEGREES})
+    return split_label({name: _one(value) for name, value in split.named().items()})
 
 
 def options_label(scenario: Scenario) -> str:
@@ -138,10 +148,16 @@ def _one(value: Array) -> float:
 
 
 def system_label(scenario: Scenario) -> str:
-    """What is deployed: "Llama 3.1 70B in fp8 on 8 x NVIDIA H100 SXM5 80GB with vLLM"."""
+    """What is deployed: "Llama 3.1 70B in fp8 on 8 x NVIDIA H100 SXM5 80GB with vLLM"; or on both pools."""
     chips = number(float(scenario.chips.ravel()[0]))
     model = f"{scenario.model.name} in {precision_label(scenario.precision)}"
-    return f"{model} on {chips} x {scenario.chip.name} with {scenario.runtime.name}"
+    partner = scenario.partner
+    if partner is None:
+        return f"{model} on {chips} x {scenario.chip.name} with {scenario.runtime.name}"
+    pools = f"{chips} x {scenario.chip.name} ({scenario.system.main_name})"
+    other = f"{number(float(partner.count.ravel()[0]))} x {partner.chip.name} ({partner.name})"
+    runtimes = " and ".join(dict.fromkeys((scenario.runtime.name, partner.runtime.name)))
+    return f"{model} on {pools} and {other} with {runtimes}"
 
 
 def question_label(point: Point) -> str:
@@ -230,6 +246,8 @@ def why(step: StepTime) -> str:
     """Where the time of a step goes, in one sentence."""
     shares = ", ".join(f"{percent(share)} {name}" for name, share in summary(step) if share >= 0.005)
     part = f"{show(step.span, 'time')} of one micro-batch" if step.stages > 1 else show(step.span, "time")
+    if step.other is not None and step.turnaround < step.span:
+        part += f" with filling and draining, {show(step.turnaround, 'time')} when steps roll"
     return f"{step.full_title}, {part}: {shares}."
 
 

@@ -74,6 +74,7 @@ class Architecture(StrictModel):
     global_head_dim: Count | None = None
     num_global_key_value_heads: Count | None = None
     attention_k_eq_v: bool = False
+    share_q_dim: Count | None = None
 
     # latent and sparse attention
     q_lora_rank: Count | None = None

@@ -16,7 +16,7 @@ def grouped(model: Model, a: Attention, step: Step, precision: Precision) -> Lin
     keys, values = a.kv_heads * a.width, a.kv_heads * a.value_width
     projected = keys if a.shared else keys + values
     wide = (2 if a.gated else 1) * queries
-    before = [shared_columns("qkv", n, wide, projected, a.kv_heads, model.hidden, wide + projected if a.bias else 0)]
+    before = _grouped_projections(model, a, n, wide, projected)
     if a.norm:
         name = "whole_norm" if a.norm_kind == "whole" else "qk_norm"
         before.append(elementwise(name, "attention", n, 2 * WIDE * (queries + keys), True, a.norm_parameters))
@@ -26,6 +26,18 @@ def grouped(model: Model, a: Attention, step: Step, precision: Precision) -> Lin
     after = [elementwise("output_gate", "attention", n, 3 * WIDE * width, True)] if a.gated else []
     after.append(gemm("o", "attention", n, model.hidden, width, "attention", "rows", a.output_bias))
     return joined(before, _cores(a, step), after)
+
+
+def _grouped_projections(model: Model, a: Attention, n: Array, queries: float, projected: float) -> list[Operator]:
+    """Queries, keys and values in one product; or queries in two, the first of which is whole on every tensor rank."""
+    if not a.query_rank:
+        bias = queries + projected if a.bias else 0
+        return [shared_columns("qkv", n, queries, projected, a.kv_heads, model.hidden, bias)]
+    return [
+        gemm("qkv_a", "attention", n, a.query_rank + projected, model.hidden, "attention"),
+        elementwise("q_norm", "attention", n, 2 * WIDE * a.query_rank, norm=a.query_rank),
+        gemm("q_b", "attention", n, queries, a.query_rank, "attention", "columns"),
+    ]
 
 
 def joined(before: list[Operator], cores: list[Operator], after: list[Operator]) -> Linked:

@@ -64,6 +64,7 @@ FAMILIES = {
     "glm4_moe": Family(output_bias=False, router_bias=True),
     "gpt_oss": Family(sinks=True, router_bias=True, expert_bias=True),
     "minimax_m2": Family(),
+    "step3_text": Family(),
     "gemma3_text": Family(norm="head", post_norms=True, tied=True, pattern=6),
     "gemma4_text": GEMMA,
     "nemotron_h": Family(gated=False, router_bias=True),

@@ -174,6 +174,7 @@ def _grouped(a: Architecture, family: Family, window: float, heads: int, kv_head
         gated=family.gate if a.attn_output_gate is None else a.attn_output_gate,
         value=a.v_head_dim if a.v_head_dim and a.v_head_dim != width else 0,
         shared=a.attention_k_eq_v and window == FULL,
+        query_rank=a.share_q_dim or 0,
     )
 
 

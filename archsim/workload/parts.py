@@ -27,7 +27,8 @@ class Attention:
     `norm` is a norm of queries and keys, of kind `head` (weights of one head, shared by all), `whole` (weights for the
     whole projection) or `bare` (no weights). `gated`: the query projection is doubled for a gate on the output.
     `value` is the width of a value where it differs from that of a key. `shared`: values are the keys before their
-    norm and rotation, so there is no projection of their own (both are cached).
+    norm and rotation, so there is no projection of their own (both are cached). `query_rank` > 0: queries come through
+    a vector of that width, normed, that every head shares (multi-matrix factorisation, Step-3).
     """
 
     heads: int
@@ -42,6 +43,7 @@ class Attention:
     gated: bool = False
     value: int = 0
     shared: bool = False
+    query_rank: int = 0
 
     @property
     def value_width(self) -> int:
