@@ -1,0 +1,294 @@
+"""The decoding sequences of a replica: once by arithmetic over many iterations, once plainly, one by one.
+
+Between two events a batch is constant and its context sums grow by one a sequence and iteration, so that n iterations
+are one step of arithmetic. Events are a sequence's end, a sequence that reaches a clip of its context or the last
+block that a layer holds, and the iteration that the pool has no blocks for: that one is found from the histogram of
+positions modulo the block size. `Plain` does the same by going over all sequences at every iteration.
+"""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from math import inf
+from typing import Protocol
+
+from archsim.serving.pool import Layout
+
+
+class Batch(Protocol):
+    """What an engine asks of its decoding sequences."""
+
+    size: int
+
+    def join(self, request: int, cache: int, steps: int) -> None:
+        """A sequence with `cache` tokens starts to decode for `steps` iterations."""
+
+    def leave(self, request: int) -> tuple[int, int]:
+        """Takes a sequence out; its tokens in the cache and the iterations it still had to go."""
+
+    def newest(self) -> int:
+        """The sequence that joined last."""
+
+    def members(self) -> Sequence[int]:
+        """All sequences in the order in which they joined."""
+
+    def sums(self) -> Sequence[float]:
+        """Clipped context sums of the next iteration."""
+
+    def growth(self) -> Sequence[float]:
+        """What each of them grows by in an iteration."""
+
+    def horizon(self) -> int:
+        """Iterations until something changes, at least 1."""
+
+    def need(self, steps: int) -> int:
+        """Units of KV memory that so many iterations take."""
+
+    def affordable(self, steps: int, free: int) -> int:
+        """How many of so many iterations `free` units of memory are enough for."""
+
+    def advance(self, steps: int) -> list[int]:
+        """Runs iterations, and the sequences that end with the last, which stay until they leave."""
+
+    def retire(self, request: int) -> None:
+        """A sequence that has ended stays as padding: it takes no more memory."""
+
+
+class Fast:
+    """Fast-forward: sums, heaps and a histogram."""
+
+    def __init__(self, clips: Sequence[float], beyond: Sequence[float], layout: Layout) -> None:
+        self.size = 0
+        self._k = 0
+        self._clips = list(zip(clips, beyond, strict=True))
+        self._sums: list[float] = [0] * len(clips)
+        self._growth: list[float] = [0] * len(clips)
+        self._layout = layout
+        self._block = layout.block if layout.grows else 0
+        self._phases = [[0] * layout.block for _ in layout.levels]
+        self._counts = [0] * len(layout.levels)
+        self._cycle = 0  # units that a block size of iterations takes
+        self._ends: list[tuple[int, int]] = []
+        self._due: dict[int, int] = {}
+        self._marks: list[tuple[int, int, int]] = []
+        self._joined: dict[int, tuple[int, int]] = {}
+
+    def join(self, request: int, cache: int, steps: int) -> None:
+        """See Batch."""
+        k = self._k
+        self.size += 1
+        self._joined[request] = (k, cache)
+        self._due[request] = k + steps
+        heappush(self._ends, (k + steps, request))
+        context = cache + 1
+        for index, (clip, beyond) in enumerate(self._clips):
+            if context <= clip:
+                self._sums[index] += context
+                self._growth[index] += 1
+                if clip < context + steps or (clip < inf and not self._block):  # padding goes on beyond its end
+                    heappush(self._marks, (k + int(clip) + 1 - context, request, index))
+            else:
+                self._sums[index] += beyond
+        if self._block:
+            self._enter(request, cache, steps)
+
+    def _enter(self, request: int, cache: int, steps: int) -> None:
+        """Into the histogram, and a mark where its next level of blocks begins."""
+        level = self._layout.level(cache)
+        self._count(level, (cache - self._k) % self._block, 1)
+        if level + 1 < len(self._counts):
+            last = self._layout.last(level)  # tokens of the last block that this level still grows by
+            if last <= cache + steps:
+                heappush(self._marks, (self._k + last - cache, request, -1))
+
+    def _count(self, level: int, phase: int, change: int) -> None:
+        self._phases[level][phase] += change
+        self._counts[level] += change
+        self._cycle += change * self._layout.levels[level]
+
+    def leave(self, request: int) -> tuple[int, int]:
+        """See Batch."""
+        start, first = self._joined.pop(request)
+        cache = first + self._k - start
+        context = cache + 1
+        self.size -= 1
+        for index, (clip, beyond) in enumerate(self._clips):
+            if context <= clip:
+                self._sums[index] -= context
+                self._growth[index] -= 1
+            else:
+                self._sums[index] -= beyond
+        end = self._due.pop(request, None)
+        if end is None:
+            return cache, 0
+        if self._block:
+            self._count(self._layout.level(cache), (cache - self._k) % self._block, -1)
+        return cache, end - self._k
+
+    def retire(self, request: int) -> None:
+        """See Batch."""
+        start, first = self._joined[request]
+        del self._due[request]
+        if self._block:
+            cache = first + self._k - start
+            self._count(self._layout.level(cache), (cache - self._k) % self._block, -1)
+
+    def newest(self) -> int:
+        """See Batch."""
+        return next(reversed(self._joined))
+
+    def members(self) -> Sequence[int]:
+        """See Batch."""
+        return list(self._joined)
+
+    def sums(self) -> Sequence[float]:
+        """See Batch."""
+        return self._sums
+
+    def growth(self) -> Sequence[float]:
+        """See Batch."""
+        return self._growth
+
+    def horizon(self) -> int:
+        """See Batch."""
+        ends, due = self._ends, self._due
+        while due.get(ends[0][1]) != ends[0][0]:
+            heappop(ends)
+        steps = ends[0][0] - self._k
+        if self._marks:
+            steps = min(steps, max(self._marks[0][0] - self._k, 1))
+        return steps
+
+    def need(self, steps: int) -> int:
+        """See Batch."""
+        if not self._block:
+            return 0
+        if steps == 1 and len(self._counts) == 1:
+            return self._phases[0][-self._k % self._block] * self._layout.levels[0]
+        cycles, rest = divmod(steps, self._block)
+        total = cycles * self._cycle
+        if rest:
+            for phases, weight in zip(self._phases, self._layout.levels, strict=True):
+                low = -self._k - rest + 1
+                total += weight * sum([phases[place % self._block] for place in range(low, low + rest)])
+        return total
+
+    def affordable(self, steps: int, free: int) -> int:
+        """See Batch."""
+        if not self._block or free >= (steps // self._block + 1) * self._cycle:
+            return steps
+        cycles = free // self._cycle
+        if steps < cycles * self._block:
+            return steps
+        done, free = cycles * self._block, free - cycles * self._cycle
+        while done < steps:
+            place = (-self._k - done) % self._block
+            for phases, weight in zip(self._phases, self._layout.levels, strict=True):
+                free -= weight * phases[place]
+            if free < 0:
+                break
+            done += 1
+        return done
+
+    def advance(self, steps: int) -> list[int]:
+        """See Batch."""
+        self._k = k = self._k + steps
+        for index, growth in enumerate(self._growth):
+            self._sums[index] += growth * steps
+        ends, due = self._ends, self._due
+        ended = []
+        while ends and ends[0][0] <= k:
+            end, request = heappop(ends)
+            if due.get(request) == end and ended[-1:] != [request]:  # it may have left and come back with the same end
+                ended.append(request)
+        if self._marks and self._marks[0][0] <= k:
+            self._pass_marks()
+        return ended
+
+    def _pass_marks(self) -> None:
+        """Sequences whose context reached a clip, or whose cache the last block of a level."""
+        while self._marks and self._marks[0][0] <= self._k:
+            at, request, index = heappop(self._marks)
+            known = self._joined.get(request)
+            if known is None:
+                continue
+            cache = known[1] + self._k - known[0]
+            if index >= 0:
+                clip, beyond = self._clips[index]
+                if cache == int(clip) and at == self._k:
+                    self._sums[index] += beyond - (cache + 1)
+                    self._growth[index] -= 1
+            elif request in self._due and at == self._k:
+                level = self._layout.level(cache - 1)
+                if cache == self._layout.last(level):
+                    self._count(level, (cache - self._k) % self._block, -1)
+                    self._enter(request, cache, self._due[request] - self._k)
+
+
+class Plain:
+    """The same, sequence by sequence and iteration by iteration."""
+
+    def __init__(self, clips: Sequence[float], beyond: Sequence[float], layout: Layout) -> None:
+        self._clips = list(zip(clips, beyond, strict=True))
+        self._layout = layout
+        self._cache: dict[int, int] = {}
+        self._left: dict[int, int] = {}
+
+    @property
+    def size(self) -> int:
+        """Sequences, padding included."""
+        return len(self._cache)
+
+    def join(self, request: int, cache: int, steps: int) -> None:
+        """See Batch."""
+        self._cache[request], self._left[request] = cache, steps
+
+    def leave(self, request: int) -> tuple[int, int]:
+        """See Batch."""
+        return self._cache.pop(request), max(self._left.pop(request), 0)
+
+    def retire(self, request: int) -> None:
+        """See Batch."""
+        self._left[request] = -1
+
+    def newest(self) -> int:
+        """See Batch."""
+        return next(reversed(self._cache))
+
+    def members(self) -> Sequence[int]:
+        """See Batch."""
+        return list(self._cache)
+
+    def sums(self) -> Sequence[float]:
+        """See Batch."""
+        contexts = [cache + 1 for cache in self._cache.values()]
+        return [sum(c if c <= clip else beyond for c in contexts) for clip, beyond in self._clips]
+
+    def growth(self) -> Sequence[float]:
+        """See Batch; one iteration does not grow."""
+        return [0.0] * len(self._clips)
+
+    def horizon(self) -> int:
+        """See Batch."""
+        return 1
+
+    def need(self, steps: int) -> int:
+        """See Batch."""
+        if not self._layout.grows:
+            return 0
+        now = [self._cache[request] for request, left in self._left.items() if left >= 0]
+        return sum(self._layout.units(cache + steps) - self._layout.units(cache) for cache in now)
+
+    def affordable(self, steps: int, free: int) -> int:
+        """See Batch."""
+        return next((n - 1 for n in range(1, steps + 1) if self.need(n) > free), steps)
+
+    def advance(self, steps: int) -> list[int]:
+        """See Batch."""
+        ended = []
+        for request in self._cache:
+            self._cache[request] += steps
+            if self._left[request] >= 0:
+                self._left[request] -= steps
+                if self._left[request] == 0:
+                    ended.append(request)
+        return sorted(ended)

@@ -1,0 +1,466 @@
+"""One replica: requests wait, are prefilled, decode and end, iteration by iteration or many at once."""
+
+from array import array as numbers
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import inf, sqrt
+
+from archsim.serving.batch import Batch, Fast, Plain
+from archsim.serving.pool import Pool
+from archsim.serving.schedulers import Scheduler
+from archsim.serving.surface import Surface
+from archsim.workload.requests import Requests
+
+COLUMNS = ("start", "seconds", "steps", "decoding", "running", "waiting", "units", "prefilled", "sums", "stall")
+NONE: list[int] = []
+
+
+class Filling:
+    """A request in prefill: tokens before it in the cache, and tokens left to compute."""
+
+    __slots__ = ("before", "left", "request")
+
+    def __init__(self, request: int, before: int, left: int) -> None:
+        self.request, self.before, self.left = request, before, left
+
+
+class Queue:
+    """Waiting requests: first come, first served, or by priority; what was preempted goes to the front."""
+
+    def __init__(self, priority: Sequence[int] | None) -> None:
+        self.ranked = priority is not None
+        self._priority = priority
+        self._line: deque[int] = deque()
+        self._heap: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._line) + len(self._heap)
+
+    def push(self, request: int) -> None:
+        """At the end of its priority."""
+        if self._priority is None:
+            self._line.append(request)
+        else:
+            heappush(self._heap, (-self._priority[request], request))
+
+    def back(self, request: int) -> None:
+        """One that ran already: to the front of its priority."""
+        if self._priority is None:
+            self._line.appendleft(request)
+        else:
+            self.push(request)
+
+    def first(self) -> int:
+        """The next one."""
+        return self._line[0] if self._priority is None else self._heap[0][1]
+
+    def pop(self) -> int:
+        """Takes the next one out."""
+        return self._line.popleft() if self._priority is None else heappop(self._heap)[1]
+
+
+@dataclass(eq=False)
+class Outcome:
+    """What happened to every request (s; negative: not yet), and what was counted."""
+
+    arrived: list[float]
+    begun: list[float]
+    first: list[float]
+    end: list[float]
+    cached: list[int]
+    refused: dict[int, str] = field(default_factory=dict)
+    preempted: int = 0
+    recomputed: int = 0
+    swapped: int = 0
+    prefilled: int = 0
+    generated: int = 0
+    events: int = 0
+    stopped: str = ""
+
+    @staticmethod
+    def of(count: int) -> "Outcome":
+        """Nothing has happened yet."""
+        return Outcome([-1.0] * count, [-1.0] * count, [-1.0] * count, [-1.0] * count, [0] * count)
+
+
+@dataclass(frozen=True)
+class Swap:
+    """Preemption by swap: seconds to move a unit of KV memory to the host or back."""
+
+    unit: float
+
+
+class Engine:
+    """A replica in time. `run` plays it; `outcome` and `log` say what happened.
+
+    `log` holds, for every stretch of equal iterations, the columns COLUMNS one after another.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        surface: Surface,
+        pool: Pool,
+        scheduler: Scheduler,
+        outcome: Outcome,
+        plain: bool = False,
+        swap: Swap | None = None,
+        watermark: float = 0.01,
+    ) -> None:
+        self.surface, self.pool, self.scheduler, self.outcome = surface, pool, scheduler, outcome
+        self.input, self.output = requests.input.tolist(), requests.output.tolist()
+        self.chains = requests.chains
+        self.priority = None if requests.priority is None else requests.priority.tolist()
+        self.think, self.swap = requests.think, swap
+        self.clock = 0.0
+        self.waiting = Queue(self.priority)
+        self.filling: list[Filling] = []
+        self.batch: Batch = (Plain if plain else Fast)(surface.clips, surface.beyond, pool.layout)
+        self.log = numbers("d")
+        self.pending: deque[tuple[float, int]] = deque()
+        self.backlog: deque[int] = deque()  # requests of a closed loop that no client has sent yet
+        self._returning: list[tuple[float, int]] = []
+        self._spare = int(watermark * pool.capacity)
+        self._made: dict[int, int] = {}  # tokens generated before a preemption
+        self._swapped: dict[int, tuple[int, int]] = {}
+        self._shared: dict[int, list[int]] = {}  # blocks of the prefix cache that a request uses
+        self._reserved: dict[int, int] = {}
+        self._left = 0  # sequences of a padded batch that have not ended
+        self._extra = self._stall = 0.0
+        self._next = 0  # units that the running sequences take in this iteration
+        self._closed = True  # no admission in this iteration
+
+    # What schedulers use
+
+    @property
+    def running(self) -> int:
+        """Sequences that decode or are prefilled."""
+        return self.batch.size + len(self.filling)
+
+    def next_tokens(self) -> int:
+        """Tokens of the next waiting request, if nothing is cached."""
+        request = self.waiting.first()
+        return self.input[request] + self._made.get(request, 0)
+
+    def admit(self) -> Filling | None:
+        """The next waiting request starts, if memory allows; None where it does not.
+
+        One that was swapped out decodes on and has nothing left to compute.
+        """
+        if self._closed:
+            return None
+        request = self.waiting.first()
+        if request in self._swapped:
+            return self._return(request)
+        made = self._made.get(request, 0)
+        tokens = self.input[request] + made
+        hits = self._hits(request, tokens)
+        shared = self._shared.get(request, NONE)
+        units = self.pool.layout.reserved(tokens, self.input[request] + self.output[request] - 1)
+        cache = self.pool.prefixes
+        own = units - len(shared) * cache.unit if cache else units
+        idle = cache.idle_among(shared) if cache and shared else 0
+        if own + idle + self._kept() > self.pool.free:
+            self._shared.pop(request, None)
+            return None
+        self.waiting.pop()
+        if cache and shared:
+            cache.use(shared)
+        self.pool.take(own)
+        self._reserved[request] = own
+        return self._start(request, hits, tokens)
+
+    def _kept(self) -> int:
+        """Units that an admission leaves: for the next tokens of those that run, and some to spare."""
+        return self._next + self._spare if self.running else 0
+
+    def _start(self, request: int, hits: int, tokens: int) -> Filling:
+        out = self.outcome
+        if out.begun[request] < 0:
+            out.begun[request] = self.clock
+            out.cached[request] = hits
+        else:
+            out.recomputed += tokens - hits
+        found = Filling(request, hits, tokens - hits)
+        self.filling.append(found)
+        return found
+
+    def _hits(self, request: int, tokens: int) -> int:
+        """Tokens found in the prefix cache; the last one is always computed."""
+        cache = self.pool.prefixes
+        if cache is None or self.chains is None:
+            return 0
+        chain = self.chains[request]
+        found = cache.lookup(chain)
+        while found and found * cache.block >= tokens:  # the last token's block is computed anew as a whole
+            found -= 1
+        if found:
+            self._shared[request] = list(chain[:found])
+        return found * cache.block
+
+    def _return(self, request: int) -> Filling | None:
+        """A request that was swapped out comes back."""
+        cache, steps = self._swapped[request]
+        units, after = self.pool.layout.units(cache), self.pool.layout.units(cache + 1)
+        if after + self._kept() > self.pool.free:
+            return None
+        self._next += after - units
+        self.waiting.pop()
+        del self._swapped[request]
+        self.pool.take(units)
+        self._reserved[request] = units
+        self._extra += units * self.swap.unit if self.swap else 0.0
+        self.batch.join(request, cache, steps)
+        self._left += 1
+        return Filling(request, cache, 0)
+
+    # Time
+
+    def next_time(self) -> float:
+        """When the next request comes to the scheduler."""
+        if self._returning:
+            later = self._returning[0][0]
+            return min(later, self.pending[0][0]) if self.pending else later
+        return self.pending[0][0] if self.pending else inf
+
+    def run(self, until: float = inf, events: float = inf) -> None:
+        """Plays every iteration that starts before `until`, or until so many events have happened in all."""
+        out = self.outcome
+        while True:
+            self._arrive()
+            if not self.batch.size and not self.filling and not self.waiting:
+                later = self.next_time()
+                if later >= until:
+                    return
+                self.clock = later
+                continue
+            if self.clock >= until:
+                return
+            if out.events >= events:
+                out.stopped = f"stopped after {out.events:,} events"
+                return
+            out.events += 1
+            self._step(until)
+
+    def _arrive(self) -> None:
+        clock, pending = self.clock, self.pending
+        while pending and pending[0][0] <= clock:
+            self._enter(pending.popleft()[1])
+        while self._returning and self._returning[0][0] <= clock:
+            self._enter(heappop(self._returning)[1])
+
+    def _enter(self, request: int) -> None:
+        """A request reaches the scheduler; one that can never fit is refused."""
+        layout = self.pool.layout
+        total = self.input[request] + self.output[request] - 1
+        if layout.reserve and total > layout.reserve:
+            self._refuse(request, f"{total:,} tokens are more than the {layout.reserve:,} that a sequence reserves")
+        elif layout.reserved(total, total) > self.pool.capacity:
+            self._refuse(request, f"{total:,} tokens are more than the KV memory holds")
+        else:
+            self.waiting.push(request)
+
+    def _refuse(self, request: int, reason: str) -> None:
+        self.outcome.refused[request] = reason
+        self._follow(self.clock)
+
+    def _step(self, until: float) -> None:
+        """One iteration, or as many as go by before anything changes."""
+        batch = self.batch
+        self._closed = False
+        if batch.size:
+            self._next = batch.need(1)
+            if self._next > self.pool.free:
+                self._closed = True
+                self._make_room()
+        chunks, decode = self.scheduler.plan(self)
+        if chunks:
+            self._mixed(chunks, decode and batch.size > 0)
+        elif batch.size:
+            self._forward(until)
+        else:
+            self._refuse(self.waiting.pop(), "the scheduler never starts it")
+
+    def _forward(self, until: float) -> None:
+        """Decode alone, for as many iterations as nothing changes."""
+        batch, surface = self.batch, self.surface
+        size, sums = batch.size, batch.sums()
+        each, more = surface.fixed[size], 0.0
+        total = sums[0] if sums else 0.0
+        for slope, summed, growth in zip(surface.slope, sums, batch.growth(), strict=True):
+            each += slope[size] * summed
+            more += slope[size] * growth
+        steps = 1 if self._closed else batch.horizon()
+        if steps > 1:
+            steps = max(batch.affordable(steps, self.pool.free), 1)
+            later = until if self.scheduler.deaf(self) else min(until, self.next_time())
+            if steps > 1 and self.clock + steps * (each + more * (steps - 1) / 2.0) > later:
+                steps = _steps(later - self.clock - self._extra, each, more, steps)
+        seconds = steps * each + more * (steps * (steps - 1) / 2.0) + self._extra
+        self._ahead(seconds, steps, size, 0, total)
+
+    def _ahead(self, seconds: float, steps: int, decoding: int, prefilled: int, total: float) -> None:
+        """Time goes on; decoding sequences get a token each iteration, and those that end leave."""
+        pool, batch = self.pool, self.batch
+        running = batch.size + len(self.filling)
+        if decoding:
+            units = batch.need(steps)
+            if units:
+                pool.take(units)
+        self.log.extend(
+            (self.clock, seconds, steps, decoding, running, len(self.waiting), pool.active, prefilled, total, self._stall)
+        )
+        self.clock += seconds
+        self._extra = 0.0
+        if decoding:
+            self._stall = 0.0
+            for request in batch.advance(steps):
+                self._end(request)
+        elif batch.size:
+            self._stall += seconds
+
+    def _mixed(self, chunks: list[tuple[Filling, int]], decode: bool) -> None:
+        """One iteration with prefill."""
+        batch = self.batch
+        size = batch.size if decode else 0
+        sums = batch.sums()
+        seconds = self.surface.mixed(size, sums, [(tokens, filling.before) for filling, tokens in chunks])
+        total = sums[0] if sums and decode else 0.0
+        prefilled = sum([tokens for _, tokens in chunks])
+        self.outcome.prefilled += prefilled
+        self._ahead(seconds + self._extra, 1, size, prefilled, total)
+        done = False
+        for filling, tokens in chunks:
+            filling.before += tokens
+            filling.left -= tokens
+            done = done or not filling.left
+        if done:
+            complete = [filling.request for filling in self.filling if not filling.left]
+            self.filling = [filling for filling in self.filling if filling.left]
+            for request in complete:
+                self._filled(request)
+
+    def _filled(self, request: int) -> None:
+        """A prompt is computed: its blocks can be shared, its first token is there, and it decodes."""
+        out = self.outcome
+        made = self._made.pop(request, 0)
+        cache = self.pool.prefixes
+        if cache is not None and self.chains is not None:
+            self._share(request, cache.block)
+        if not made:
+            out.first[request] = self.clock
+        self._left += 1
+        left = self.output[request] - made - 1
+        if left:
+            self.batch.join(request, self.input[request] + made, left)
+        else:
+            out.generated += self.output[request]
+            self._left -= 1
+            self._free(request, self.input[request] + made)
+            self._done(request)
+
+    def _share(self, request: int, block: int) -> None:
+        """Whole blocks of a prompt go over to the prefix cache."""
+        cache = self.pool.prefixes
+        if cache is None or self.chains is None:
+            return
+        used = self._shared.get(request, NONE)
+        added = cache.add(self.chains[request][len(used) : self.input[request] // block])
+        if added:
+            self._shared[request] = [*used, *added]
+            self._reserved[request] -= len(added) * cache.unit
+
+    # Ends
+
+    def _end(self, request: int) -> None:
+        """A sequence has all its tokens."""
+        self.outcome.generated += self.output[request]
+        self._left -= 1
+        if not self.scheduler.padded:
+            self._free(request, self.batch.leave(request)[0])
+        elif self._left:
+            self.batch.retire(request)
+        else:
+            self._dissolve()
+        self._done(request)
+
+    def _dissolve(self) -> None:
+        """A padded batch is done: all leave."""
+        while self.batch.size:
+            request = self.batch.newest()
+            cache, _ = self.batch.leave(request)
+            self._free(request, cache)
+
+    def _done(self, request: int) -> None:
+        self.outcome.end[request] = self.clock
+        self._follow(self.clock)
+
+    def _follow(self, now: float) -> None:
+        """In a closed loop a client has its answer and sends the next request after a while."""
+        if self.backlog:
+            request = self.backlog.popleft()
+            self.outcome.arrived[request] = now + self.think
+            heappush(self._returning, (now + self.think + self.surface.arrival, request))
+
+    def _free(self, request: int, cache: int) -> None:
+        """Memory of a request that leaves, of `cache` tokens: its own, and its use of shared blocks."""
+        shared = self._shared.pop(request, NONE)
+        own = self._reserved.pop(request)
+        if self.pool.layout.grows:
+            own = self.pool.layout.units(cache)
+            if shared and self.pool.prefixes:
+                own -= len(shared) * self.pool.prefixes.unit
+        self.pool.give(own)
+        if shared and self.pool.prefixes:
+            self.pool.prefixes.release(shared)
+
+    def _make_room(self) -> None:
+        """Preempts the newest requests until the others can take a step."""
+        out = self.outcome
+        while self.running > 1 and self.batch.size and self.batch.need(1) > self.pool.free:
+            out.preempted += 1
+            if self.filling:
+                self._unfill(self.filling.pop())
+                continue
+            request = self._victim()
+            cache, steps = self.batch.leave(request)
+            self._left -= 1
+            self._free(request, cache)
+            self.waiting.back(request)
+            if self.swap is None:
+                self._made[request] = self.output[request] - steps
+            else:
+                self._swapped[request] = (cache, steps)
+                moved = self.pool.layout.units(cache)
+                out.swapped += moved
+                self._extra += moved * self.swap.unit
+
+    def _victim(self) -> int:
+        """The newest sequence, of the lowest priority."""
+        ranks = self.priority
+        if ranks is None:
+            return self.batch.newest()
+        lowest = min(ranks[request] for request in self.batch.members())
+        return next(request for request in reversed(self.batch.members()) if ranks[request] == lowest)
+
+    def _unfill(self, filling: Filling) -> None:
+        """A request in prefill gives its memory back and starts again later."""
+        self._free(filling.request, filling.before + filling.left)
+        self.waiting.back(filling.request)
+
+
+def _steps(time: float, each: float, more: float, most: int) -> int:
+    """The fewest iterations that end no sooner than `time` from now, up to `most`: n each + more n (n - 1) / 2."""
+    if time <= each:
+        return 1
+    half = more / 2.0
+    linear = each - half
+    steps = int(2.0 * time / (linear + sqrt(linear * linear + 4.0 * half * time)))
+    while steps * each + half * steps * (steps - 1) < time:
+        steps += 1
+    while steps > 1 and (steps - 1) * each + half * (steps - 1) * (steps - 2) >= time:
+        steps -= 1
+    return min(steps, most)
