@@ -69,7 +69,7 @@ class Fast:
         self._cycle = 0  # units that a block size of iterations takes
         self._ends: list[tuple[int, int]] = []
         self._due: dict[int, int] = {}
-        self._marks: list[tuple[int, int, int]] = []
+        self._marks: list[tuple[int, int, int, int]] = []  # iteration, sequence, which (-1: blocks), when it joined
         self._joined: dict[int, tuple[int, int]] = {}
 
     def join(self, request: int, cache: int, steps: int) -> None:
@@ -85,20 +85,20 @@ class Fast:
                 self._sums[index] += context
                 self._growth[index] += 1
                 if clip < context + steps or (clip < inf and not self._block):  # padding goes on beyond its end
-                    heappush(self._marks, (k + int(clip) + 1 - context, request, index))
+                    heappush(self._marks, (k + int(clip) + 1 - context, request, index, k))
             else:
                 self._sums[index] += beyond
         if self._block:
-            self._enter(request, cache, steps)
+            self._enter(request, cache, steps, k)
 
-    def _enter(self, request: int, cache: int, steps: int) -> None:
+    def _enter(self, request: int, cache: int, steps: int, joined: int) -> None:
         """Into the histogram, and a mark where its next level of blocks begins."""
         level = self._layout.level(cache)
         self._count(level, (cache - self._k) % self._block, 1)
         if level + 1 < len(self._counts):
             last = self._layout.last(level)  # tokens of the last block that this level still grows by
             if last <= cache + steps:
-                heappush(self._marks, (self._k + last - cache, request, -1))
+                heappush(self._marks, (self._k + last - cache, request, -1, joined))
 
     def _count(self, level: int, phase: int, change: int) -> None:
         self._phases[level][phase] += change
@@ -207,21 +207,17 @@ class Fast:
     def _pass_marks(self) -> None:
         """Sequences whose context reached a clip, or whose cache the last block of a level."""
         while self._marks and self._marks[0][0] <= self._k:
-            at, request, index = heappop(self._marks)
+            _, request, index, joined = heappop(self._marks)
             known = self._joined.get(request)
-            if known is None:
+            if known is None or known[0] != joined:  # it has left, and may have come back since
                 continue
-            cache = known[1] + self._k - known[0]
+            cache = known[1] + self._k - joined
             if index >= 0:
-                clip, beyond = self._clips[index]
-                if cache == int(clip) and at == self._k:
-                    self._sums[index] += beyond - (cache + 1)
-                    self._growth[index] -= 1
-            elif request in self._due and at == self._k:
-                level = self._layout.level(cache - 1)
-                if cache == self._layout.last(level):
-                    self._count(level, (cache - self._k) % self._block, -1)
-                    self._enter(request, cache, self._due[request] - self._k)
+                self._sums[index] += self._clips[index][1] - (cache + 1)
+                self._growth[index] -= 1
+            elif request in self._due:
+                self._count(self._layout.level(cache - 1), (cache - self._k) % self._block, -1)
+                self._enter(request, cache, self._due[request] - self._k, joined)
 
 
 class Plain:

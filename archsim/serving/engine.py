@@ -271,6 +271,7 @@ class Engine:
         """One iteration, or as many as go by before anything changes."""
         batch = self.batch
         self._closed = False
+        self._next = 0
         if batch.size:
             self._next = batch.need(1)
             if self._next > self.pool.free:
