@@ -160,16 +160,18 @@ class Fast:
 
     def need(self, steps: int) -> int:
         """See Batch."""
-        if not self._block:
+        block = self._block
+        if not block:
             return 0
-        if steps == 1 and len(self._counts) == 1:
-            return self._phases[0][-self._k % self._block] * self._layout.levels[0]
-        cycles, rest = divmod(steps, self._block)
+        cycles, rest = divmod(steps, block)
         total = cycles * self._cycle
         if rest:
-            for phases, weight in zip(self._phases, self._layout.levels, strict=True):
-                low = -self._k - rest + 1
-                total += weight * sum([phases[place % self._block] for place in range(low, low + rest)])
+            low = (1 - self._k - rest) % block
+            over = low + rest - block
+            for phases, weight in zip(self._phases, self._layout.levels):  # noqa: B905  # hot
+                total += weight * sum(phases[low : low + rest])
+                if over > 0:
+                    total += weight * sum(phases[:over])
         return total
 
     def affordable(self, steps: int, free: int) -> int:

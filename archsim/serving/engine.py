@@ -26,40 +26,45 @@ class Filling:
         self.request, self.before, self.left = request, before, left
 
 
-class Queue:
-    """Waiting requests: first come, first served, or by priority; what was preempted goes to the front."""
+class Line(deque[int]):
+    """Waiting requests, first come, first served; what was preempted goes to the front."""
 
-    def __init__(self, priority: Sequence[int] | None) -> None:
-        self.ranked = priority is not None
+    ranked = False
+    push = deque.append
+    back = deque.appendleft
+    pop_first = deque.popleft
+
+    def first(self) -> int:
+        """The next one."""
+        return self[0]
+
+
+class Ranks:
+    """Waiting requests by priority, and by arrival among equals."""
+
+    ranked = True
+
+    def __init__(self, priority: Sequence[int]) -> None:
         self._priority = priority
-        self._line: deque[int] = deque()
         self._heap: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         """How many wait."""
-        return len(self._line) + len(self._heap)
+        return len(self._heap)
 
     def push(self, request: int) -> None:
-        """At the end of its priority."""
-        if self._priority is None:
-            self._line.append(request)
-        else:
-            heappush(self._heap, (-self._priority[request], request))
+        """One that comes, or comes back."""
+        heappush(self._heap, (-self._priority[request], request))
 
-    def back(self, request: int) -> None:
-        """One that ran already: to the front of its priority."""
-        if self._priority is None:
-            self._line.appendleft(request)
-        else:
-            self.push(request)
+    back = push
 
     def first(self) -> int:
         """The next one."""
-        return self._line[0] if self._priority is None else self._heap[0][1]
+        return self._heap[0][1]
 
-    def pop(self) -> int:
+    def pop_first(self) -> int:
         """Takes the next one out."""
-        return self._line.popleft() if self._priority is None else heappop(self._heap)[1]
+        return heappop(self._heap)[1]
 
 
 @dataclass(eq=False)
@@ -116,7 +121,7 @@ class Engine:
         self.priority = None if requests.priority is None else requests.priority.tolist()
         self.think, self.swap = requests.think, swap
         self.clock = 0.0
-        self.waiting = Queue(self.priority)
+        self.waiting: Line | Ranks = Line() if self.priority is None else Ranks(self.priority)
         self.filling: list[Filling] = []
         self.batch: Batch = (Plain if plain else Fast)(surface.clips, surface.beyond, pool.layout)
         self.log = numbers("d")
@@ -130,6 +135,9 @@ class Engine:
         self._reserved: dict[int, int] = {}
         self._left = 0  # sequences of a padded batch that have not ended
         self._extra = self._stall = 0.0
+        self._mixed_seconds = surface.mixed if surface.prompts is None else surface.prompts.seconds
+        self._deaf = scheduler.deaf
+        self._block_units = pool.layout.levels[0] if pool.layout.grows else 0
         self._next = 0  # units that the running sequences take in this iteration
         self._closed = True  # no admission in this iteration
 
@@ -166,7 +174,7 @@ class Engine:
         if own + idle + self._kept() > self.pool.free:
             self._shared.pop(request, None)
             return None
-        self.waiting.pop()
+        self.waiting.pop_first()
         if cache and shared:
             cache.use(shared)
         self.pool.take(own)
@@ -208,7 +216,7 @@ class Engine:
         if after + self._kept() > self.pool.free:
             return None
         self._next += after - units
-        self.waiting.pop()
+        self.waiting.pop_first()
         del self._swapped[request]
         self.pool.take(units)
         self._reserved[request] = units
@@ -228,17 +236,20 @@ class Engine:
 
     def run(self, until: float = inf, events: float = inf) -> None:
         """Plays every iteration that starts before `until`, or until so many events have happened in all."""
-        out = self.outcome
+        out, waiting, pending = self.outcome, self.waiting, self.pending
         while True:
-            self._arrive()
-            if not self.batch.size and not self.filling and not self.waiting:
-                later = self.next_time()
-                if later >= until:
-                    return
-                self.clock = later
-                continue
-            if self.clock >= until:
+            clock = self.clock
+            if self._returning or (pending and pending[0][0] <= clock):
+                self._arrive()
+            idle = not self.batch.size and not self.filling and not waiting
+            if idle:
+                clock = self.next_time()
+            if clock >= until:
                 return
+            if idle:
+                self.clock = clock
+                self._arrive()
+                continue
             if out.events >= events:
                 out.stopped = f"stopped after {out.events:,} events"
                 return
@@ -269,35 +280,42 @@ class Engine:
 
     def _step(self, until: float) -> None:
         """One iteration, or as many as go by before anything changes."""
-        batch = self.batch
+        batch, pool = self.batch, self.pool
         self._closed = False
         self._next = 0
-        if batch.size:
+        quiet = not self.waiting and not self.filling
+        if batch.size and not (quiet and pool.capacity - pool.used >= batch.size * self._block_units):
             self._next = batch.need(1)
-            if self._next > self.pool.free:
+            if self._next > pool.free:
                 self._closed = True
                 self._make_room()
+                quiet = False
+        if quiet:
+            self._forward(until)
+            return
         chunks, decode = self.scheduler.plan(self)
         if chunks:
             self._mixed(chunks, decode and batch.size > 0)
         elif batch.size:
             self._forward(until)
         else:
-            self._refuse(self.waiting.pop(), "the scheduler never starts it")
+            self._refuse(self.waiting.pop_first(), "the scheduler never starts it")
 
     def _forward(self, until: float) -> None:
         """Decode alone, for as many iterations as nothing changes."""
         batch, surface = self.batch, self.surface
         size, sums = batch.size, batch.sums()
         each, more = surface.fixed[size], 0.0
-        total = sums[0] if sums else 0.0
-        for slope, summed, growth in zip(surface.slope, sums, batch.growth(), strict=True):
-            each += slope[size] * summed
-            more += slope[size] * growth
+        total = 0.0
+        for slope, summed, growth in zip(surface.slope, sums, batch.growth()):  # noqa: B905  # hot
+            gain = slope[size]
+            each += gain * summed
+            more += gain * growth
+            total = total or summed
         steps = 1 if self._closed else batch.horizon()
         if steps > 1:
             steps = max(batch.affordable(steps, self.pool.free), 1)
-            later = until if self.scheduler.deaf(self) else min(until, self.next_time())
+            later = until if self._deaf(self) else min(until, self.next_time())
             if steps > 1 and self.clock + steps * (each + more * (steps - 1) / 2.0) > later:
                 steps = _steps(later - self.clock - self._extra, each, more, steps)
         seconds = steps * each + more * (steps * (steps - 1) / 2.0) + self._extra
@@ -306,21 +324,21 @@ class Engine:
     def _ahead(self, seconds: float, steps: int, decoding: int, prefilled: int, total: float) -> None:
         """Time goes on; decoding sequences get a token each iteration, and those that end leave."""
         pool, batch = self.pool, self.batch
-        running = batch.size + len(self.filling)
         if decoding:
             units = batch.need(steps)
             if units:
                 pool.take(units)
-        self.log.extend(
-            (self.clock, seconds, steps, decoding, running, len(self.waiting), pool.active, prefilled, total, self._stall)
-        )
-        self.clock += seconds
+        size = batch.size
+        active = pool.used if pool.prefixes is None else pool.active
+        clock, running, waiting = self.clock, size + len(self.filling), len(self.waiting)
+        self.log.extend((clock, seconds, steps, decoding, running, waiting, active, prefilled, total, self._stall))
+        self.clock = clock + seconds
         self._extra = 0.0
         if decoding:
             self._stall = 0.0
             for request in batch.advance(steps):
                 self._end(request)
-        elif batch.size:
+        elif size:
             self._stall += seconds
 
     def _mixed(self, chunks: list[tuple[Filling, int]], decode: bool) -> None:
@@ -328,18 +346,22 @@ class Engine:
         batch = self.batch
         size = batch.size if decode else 0
         sums = batch.sums()
-        seconds = self.surface.mixed(size, sums, [(tokens, filling.before) for filling, tokens in chunks])
-        total = sums[0] if sums and decode else 0.0
-        prefilled = sum([tokens for _, tokens in chunks])
+        if len(chunks) == 1:
+            filling, prefilled = chunks[0]
+            parts = [(prefilled, filling.before)]
+        else:
+            parts = [(tokens, filling.before) for filling, tokens in chunks]
+            prefilled = sum([tokens for tokens, _ in parts])
+        seconds = self._mixed_seconds(size, sums, parts)
         self.outcome.prefilled += prefilled
-        self._ahead(seconds + self._extra, 1, size, prefilled, total)
-        done = False
+        self._ahead(seconds + self._extra, 1, size, prefilled, sums[0] if size and sums else 0.0)
+        complete = []
         for filling, tokens in chunks:
             filling.before += tokens
             filling.left -= tokens
-            done = done or not filling.left
-        if done:
-            complete = [filling.request for filling in self.filling if not filling.left]
+            if not filling.left:
+                complete.append(filling.request)
+        if complete:
             self.filling = [filling for filling in self.filling if filling.left]
             for request in complete:
                 self._filled(request)

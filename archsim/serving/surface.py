@@ -84,14 +84,13 @@ class Surface:
 class Prompts:
     """Steps with prefill, put together from curves.
 
-    `layers` and `embedding` are the kernels that know tokens only, `head` those that know sampled tokens, `fixed` and
+    `layers` are the kernels that know tokens only, the embedding among them, `head` those that know sampled tokens, `fixed` and
     `slope` decode attention, `alone` prompt attention of one request without prefix and `grid` of any, with `bend`
-    what a pair of tokens more costs. `host` is (step, sequence, request) and `launches` the launches of (embedding, a
-    layer, head) with and without decode. `ranks` are the groups and stages that share a step.
+    what a pair of tokens more costs. `host` is (step, sequence, request) and `launches` those of (a layer, the head)
+    without and with decode. `ranks` are the groups and stages that share a step.
     """
 
     layers: Curve
-    embedding: Curve
     head: Sequence[float]
     fixed: Sequence[float]
     slope: Sequence[Sequence[float]]
@@ -100,7 +99,7 @@ class Prompts:
     bend: Grid
     clip: float
     host: tuple[float, float, float]
-    launches: tuple[tuple[float, float, float], tuple[float, float, float]]
+    launches: tuple[tuple[float, float], tuple[float, float]]
     count: int
     ranks: int
     pipeline: "Stages | None" = None
@@ -108,25 +107,26 @@ class Prompts:
     def seconds(self, batch: int, sums: Sequence[float], chunks: Sequence[tuple[int, int]]) -> float:
         """Seconds of a step."""
         ranks, requests = self.ranks, len(chunks)
+        one = 1.0
         if requests == 1:
             tokens, before = chunks[0]
-            rows, one = float(tokens), 1.0
-            prompt = self.alone(tokens) if not before else self.grid(tokens, 1.0, before)
+            rows: float = tokens
+            prompt = self.grid(tokens, 1.0, before) if before else self.alone(tokens)
         else:
             tokens = sum([chunk[0] for chunk in chunks])
             one = requests / ranks if requests > ranks else 1.0
-            rows = tokens / requests * one
+            rows = tokens / requests * one if ranks > 1 else tokens
             prompt = self._prompts(chunks, tokens, requests, one)
         sequences = batch if ranks == 1 else -(-batch // ranks)
         layers = self.layers(sequences + rows) + prompt
         if batch:
             layers += self.fixed[batch]
-            for slope, total in zip(self.slope, sums, strict=True):
+            for slope, total in zip(self.slope, sums):  # noqa: B905  # hot
                 layers += slope[batch] * total
         step, sequence, request = self.host
-        host = step + sequence * sequences + request * one
-        head = self.head[min(int(sequences + one + 0.5), len(self.head) - 1)]
-        span = self._span(host, self.embedding(sequences + rows), layers, head, self.launches[1 if batch else 0])
+        sampled = int(sequences + one + 0.5)
+        head = self.head[sampled] if sampled < len(self.head) else self.head[-1]
+        span = self._span(step + sequence * sequences + request * one, layers, head, self.launches[1 if batch else 0])
         if self.pipeline is None:
             return span
         return self.pipeline.between_tokens(span, layers, sequences + rows, batch, sums)
@@ -139,15 +139,16 @@ class Prompts:
         more = (own - requests * _pairs(mean, prefix, self.clip)) * one / requests
         return self.grid(mean, one, prefix) + self.bend(mean, one, prefix) * more
 
-    def _span(self, end: float, embedding: float, layers: float, head: float, by: tuple[float, float, float]) -> float:
-        """The lanes' recurrence: a layer starts when the one before has ended and its launches are in."""
-        host, count = end, self.count
-        first, each, last = by
-        host += first
-        end = max(end, host) + embedding
-        latest = max(host + each + layers, host + each * count + layers / count)
-        host += each * count
-        end = max(end + layers, latest)
+    def _span(self, end: float, layers: float, head: float, by: tuple[float, float]) -> float:
+        """The lanes' recurrence: a layer starts when the one before has ended and its launches are in.
+
+        The embedding counts as a part of the layers.
+        """
+        each, last = by
+        if not each:
+            return end + layers + head
+        host = end + each * self.count
+        end = max(end + each + layers, host + layers / self.count)
         return max(end, host + last) + head
 
 
@@ -263,7 +264,7 @@ class _Builder:
 
     def _shared(self, block: str, name: str) -> bool:
         """Whether a kernel of a layer serves decode and prefill alike: it knows tokens only."""
-        return block not in ("head", "embedding") and name in self.names[block] and name in self.filled[block]
+        return block != "head" and name in self.names[block] and name in self.filled[block]
 
     def _prompts(self) -> Prompts:
         tokens = Curve.knots(self.longest + self.most)
@@ -271,11 +272,10 @@ class _Builder:
         only_prompt = self._only(self.filled, self.names)
         fixed, slope = self._lines(self._sum(self.decoded, self._only(self.names, self.filled)))
         grid, bend = self._grids(only_prompt)
-        runtime, (first, each, last) = self.d.runtime, self._launches(self.one)
+        runtime = self.d.runtime
         alone = self._launches(self.price(prefill(256, 0, 1, self.clips)))
         return Prompts(
             Curve.of(tokens, self._sum(filled, self._shared)),
-            Curve.of(tokens, self._sum(filled, lambda block, _: block == "embedding")),
             self._head(),
             fixed,
             slope,
@@ -284,7 +284,7 @@ class _Builder:
             bend,
             max(float(clip) for clip in self.clips) if self.clips else np.inf,
             (runtime.host.step, runtime.host.sequence, runtime.host.request),
-            (alone, (first, each, last)),
+            (alone, self._launches(self.one)),
             self.d.model.layers,
             self.ranks,
             self._stages() if self.stages > 1 else None,
@@ -297,14 +297,14 @@ class _Builder:
             block not in ("head", "embedding") and name in have[block] and name not in lack[block]  # type: ignore[operator]
         )
 
-    def _launches(self, priced: PricedStep) -> tuple[float, float, float]:
-        """Seconds to launch the embedding, a layer (their mean) and the head; 0 for captured graphs."""
+    def _launches(self, priced: PricedStep) -> tuple[float, float]:
+        """Seconds to launch a layer (their mean, the embedding shared out) and the head; 0 for captured graphs."""
         launch = lanes_of(priced.plan, priced.costs)[3]
         if not launch:
-            return 0.0, 0.0, 0.0
+            return 0.0, 0.0
         counts = dict(priced.plan.merged())
-        layers = sum(float(launch[name].max()) * n for name, n in counts.items() if name not in ("embedding", "head"))
-        return float(launch["embedding"].max()), layers / self.d.model.layers, float(launch["head"].max())
+        layers = sum(float(launch[name].max()) * n for name, n in counts.items() if name != "head")
+        return layers / self.d.model.layers, float(launch["head"].max())
 
     def _head(self) -> list[float]:
         """The head by sampled tokens of a rank."""
