@@ -1,7 +1,7 @@
 """The file of a scenario: one model, pools of chips, a mapper, a runtime, and a question."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -32,9 +32,11 @@ from archsim.mapping.runtime import Runtime, load_runtime
 from archsim.mapping.split import Split
 from archsim.mapping.split import split as split_of
 from archsim.mapping.system import Pool, System
+from archsim.serving.policy import ServingFile
 from archsim.units import UnitError
 from archsim.workload.model import Model, Precision, precision_of
 from archsim.workload.schema import PrecisionClass, load_model
+from archsim.workload.traffic import TrafficFile, load_traffic
 from archsim.yamlmarks import shown
 
 Loaded = TypeVar("Loaded")
@@ -50,20 +52,13 @@ class PoolFile(StrictModel):
     count: Few
 
 
-class TrafficFile(StrictModel):
-    """Requests of one size."""
-
-    input: Count = Field(description="prompt tokens")
-    output: Count = Field(description="generated tokens")
-    cached: Natural = Field(0, description="prompt tokens found in the prefix cache")
-
-
 class SloFile(StrictModel):
     """What users must feel."""
 
     ttft: Seconds | None = None
     tpot: Seconds | None = None
     interactivity: TokensPerSecond | None = None
+    share: Fraction = Field(0.9, description="of requests that must keep all of it, where they are served one by one")
 
 
 class SplitFile(StrictModel):
@@ -126,7 +121,9 @@ class ScenarioFile(StrictModel):
     power_cap: Watts | None = Field(None, description="board power of a chip at the most; default: its own limit")
     batch: Count | tuple[Count, ...] | None = None
     context: Count | tuple[Count, ...] | None = None
-    traffic: TrafficFile | None = None
+    traffic: TrafficFile | str | None = Field(None, description="requests, or the name of a traffic file")
+    trace: str | None = Field(None, description="a file of requests to serve, relative to this one")
+    serving: ServingFile = ServingFile()
     slo: SloFile = SloFile()
     objective: ObjectiveFile = ObjectiveFile()
     routing: RoutingFile = RoutingFile()
@@ -159,6 +156,14 @@ class Scenario:
     speculation: SpeculationFile
     terms: Terms
     prices: Prices | None = None
+    traffic: TrafficFile | None = None
+    trace: str | None = None
+    serving: ServingFile = field(default_factory=ServingFile)
+    marks: Document | None = None
+
+    def mark(self, *where: str | int) -> Mark | None:
+        """Where the scenario's file says something; None for one without a file."""
+        return None if self.marks is None else self.marks.mark(*where)
 
     @property
     def chip(self) -> Chip:
@@ -193,6 +198,8 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
     }
     runtime = loader.load(load_runtime, file.runtime, document.mark("runtime"))
     mapper = loader.load(load_mapper, file.mapper, document.mark("mapper"))
+    named = isinstance(file.traffic, str)
+    traffic = loader.load(load_traffic, str(file.traffic), document.mark("traffic")) if named else file.traffic
     faults = [*loader.faults, *_check(file, document)]
     if faults or model is None or runtime is None or mapper is None or None in chips.values():
         raise CatalogError(faults)
@@ -222,9 +229,9 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         split=proposed,
         batch=_numbers(file.batch),
         context=_numbers(file.context),
-        input=None if file.traffic is None else array(file.traffic.input),
-        output=None if file.traffic is None else array(file.traffic.output),
-        cached=array(0.0 if file.traffic is None else file.traffic.cached),
+        input=None if traffic is None else array(traffic.mean_input),
+        output=None if traffic is None else array(traffic.mean_output),
+        cached=array(0.0 if traffic is None else traffic.cached),
         slo=file.slo,
         objective=file.objective,
         skew=array(file.routing.skew),
@@ -232,7 +239,16 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         speculation=file.speculation,
         terms=file.economics,
         prices=file.prices,
+        traffic=traffic,
+        trace=None if file.trace is None else str(_trace_of(document, file.trace)),
+        serving=file.serving,
+        marks=document,
     )
+
+
+def _trace_of(document: Document, name: str) -> Path:
+    """The file of a trace, relative to the scenario's."""
+    return (document.path.parent / Path(name).expanduser()).resolve()
 
 
 def _capped(chip: Chip, cap: float | None) -> Chip:
@@ -259,8 +275,10 @@ def _check(file: ScenarioFile, document: Document) -> list[Fault]:
     faults = []
     if len(file.pools) != 1:
         faults.append(document.mark("pools").fault(f"expected one pool, got {len(file.pools)}"))
-    if file.batch is None and file.context is None and file.traffic is None:
+    if file.batch is None and file.context is None and file.traffic is None and file.trace is None:
         faults.append(document.mark().fault("nothing is asked: give `batch` and `context`, or `traffic`"))
+    if file.trace is not None and not _trace_of(document, file.trace).is_file():
+        faults.append(document.mark("trace").fault(f"no such file {file.trace!r}"))
     if (file.batch is None) != (file.context is None) and file.traffic is None:
         faults.append(document.mark().fault("the step answer needs both `batch` and `context`"))
     if file.objective.minimize and file.objective.maximize:

@@ -13,7 +13,7 @@ from archsim.serving.schedulers import Scheduler
 from archsim.serving.surface import Surface
 from archsim.workload.requests import Requests
 
-COLUMNS = ("start", "seconds", "steps", "decoding", "running", "waiting", "units", "prefilled", "sums", "stall")
+COLUMNS = ("start", "seconds", "steps", "decoding", "running", "waiting", "units", "prefilled", "context", "stall")
 NONE: list[int] = []
 
 
@@ -311,7 +311,7 @@ class Engine:
             gain = slope[size]
             each += gain * summed
             more += gain * growth
-            total = total or summed
+            total = summed  # that of the last clip, which is the longest
         steps = 1 if self._closed else batch.horizon()
         if steps > 1:
             steps = max(batch.affordable(steps, self.pool.free), 1)
@@ -354,7 +354,7 @@ class Engine:
             prefilled = sum([tokens for tokens, _ in parts])
         seconds = self._mixed_seconds(size, sums, parts)
         self.outcome.prefilled += prefilled
-        self._ahead(seconds + self._extra, 1, size, prefilled, sums[0] if size and sums else 0.0)
+        self._ahead(seconds + self._extra, 1, size, prefilled, sums[-1] if size and sums else 0.0)
         complete = []
         for filling, tokens in chunks:
             filling.before += tokens

@@ -63,7 +63,9 @@ class Played:
     @property
     def seconds(self) -> float:
         """The end of the last iteration."""
-        return max([float(log["start"][-1] + log["seconds"][-1]) for log in self.logs if len(log["start"])], default=0.0)
+        return max(
+            [float(log["start"][-1] + log["seconds"][-1]) for log in self.logs if len(log["start"])], default=0.0
+        )
 
 
 def simulate(
