@@ -198,8 +198,9 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
     }
     runtime = loader.load(load_runtime, file.runtime, document.mark("runtime"))
     mapper = loader.load(load_mapper, file.mapper, document.mark("mapper"))
-    named = isinstance(file.traffic, str)
-    traffic = loader.load(load_traffic, str(file.traffic), document.mark("traffic")) if named else file.traffic
+    traffic = file.traffic
+    if isinstance(traffic, str):
+        traffic = loader.load(load_traffic, traffic, document.mark("traffic"))
     faults = [*loader.faults, *_check(file, document)]
     if faults or model is None or runtime is None or mapper is None or None in chips.values():
         raise CatalogError(faults)

@@ -17,7 +17,9 @@ from archsim.serving.pool import Layout
 class Batch(Protocol):
     """What an engine asks of its decoding sequences."""
 
-    size: int
+    @property
+    def size(self) -> int:
+        """Sequences, padding included."""
 
     def join(self, request: int, cache: int, steps: int) -> None:
         """A sequence with `cache` tokens starts to decode for `steps` iterations."""
@@ -197,7 +199,7 @@ class Fast:
         for index, growth in enumerate(self._growth):
             self._sums[index] += growth * steps
         ends, due = self._ends, self._due
-        ended = []
+        ended: list[int] = []
         while ends and ends[0][0] <= k:
             end, request = heappop(ends)
             if due.get(request) == end and ended[-1:] != [request]:  # it may have left and come back with the same end

@@ -116,7 +116,8 @@ class Engine:
         watermark: float = 0.01,
     ) -> None:
         self.surface, self.pool, self.scheduler, self.outcome = surface, pool, scheduler, outcome
-        self.input, self.output = requests.input.tolist(), requests.output.tolist()
+        self.input: list[int] = requests.input.tolist()
+        self.output: list[int] = requests.output.tolist()
         self.chains = requests.chains
         self.priority = None if requests.priority is None else requests.priority.tolist()
         self.think, self.swap = requests.think, swap

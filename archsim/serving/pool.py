@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import ceil, inf
 
 from archsim.arrays import array
@@ -90,7 +91,7 @@ def layout_of(d: Deployment, block: int, reserve: int | None = None) -> tuple[La
         groups: tuple[tuple[float, int], ...] = ((inf, 1),)
     else:
         unit = 1.0
-        steps = [*(before - after for before, after in zip(slopes, slopes[1:], strict=False)), slopes[-1]]
+        steps = [*(before - after for before, after in pairwise(slopes)), slopes[-1]]
         limits = [*(end for end in ends if end < inf), inf]
         groups = tuple((end, round(step * block)) for end, step in zip(limits, steps, strict=True))
         groups = tuple(group for group in groups if group[1] > 0) or ((inf, 0),)

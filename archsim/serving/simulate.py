@@ -213,11 +213,13 @@ def _chosen(requests: Requests, router: str, engines: Sequence[Engine], request:
 
 
 def _played(requests: Requests, server: Server, outcome: Outcome, engines: Sequence[Engine]) -> Played:
-    columns = [np.array(values) for values in (outcome.arrived, outcome.begun, outcome.first, outcome.end)]
-    times = [np.where(column < 0, np.nan, column) for column in columns]
+    columns = [np.array(values, dtype=np.float64) for values in (outcome.arrived, outcome.begun)]
+    columns += [np.array(values, dtype=np.float64) for values in (outcome.first, outcome.end)]
+    arrived, begun, first, end = (np.where(column < 0, np.nan, column) for column in columns)
     logs = tuple(_log(engine) for engine in engines)
     pools = tuple(engine.pool for engine in engines)
-    return Played(requests, server, *times, np.array(outcome.cached, dtype=np.float64), outcome, logs, pools)
+    cached = np.array(outcome.cached, dtype=np.float64)
+    return Played(requests, server, arrived, begun, first, end, cached, outcome, logs, pools)
 
 
 def _log(engine: Engine) -> dict[str, Array]:

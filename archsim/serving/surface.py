@@ -6,7 +6,7 @@ prompt attention, the head, the host and the launches. A guard compares random s
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,13 +20,11 @@ from archsim.workload.parts import Chunk
 from archsim.workload.step import Step, decode, prefill
 
 CONTEXTS = 24  # contexts at which a batch is priced for its line
-RANKS_REQUESTS = 2.0 ** np.arange(0, 9)  # requests of a rank at which prompt attention is priced
+RANKS_REQUESTS = array([1, 2, 4, 8, 16, 32, 64, 128, 256])  # requests of a rank at which prompt attention is priced
 PREFIXES = (0.0, 512.0, 2048.0, 8192.0, 32768.0, 131072.0)  # cached tokens a request, likewise
 PER_OCTAVE = 4  # prompt lengths in each doubling, likewise
 PROBES = 96  # random steps of the guard, of each kind
 GUARD = 0.01  # what 95 % of them must keep
-
-Decoded = tuple[Array, Array]
 
 
 @dataclass(frozen=True)
@@ -84,9 +82,9 @@ class Surface:
 class Prompts:
     """Steps with prefill, put together from curves.
 
-    `layers` are the kernels that know tokens only, the embedding among them, `head` those that know sampled tokens, `fixed` and
-    `slope` decode attention, `alone` prompt attention of one request without prefix and `grid` of any, with `bend`
-    what a pair of tokens more costs. `host` is (step, sequence, request) and `launches` those of (a layer, the head)
+    `layers` are the kernels that know tokens only, the embedding among them, `head` those that know sampled tokens,
+    `fixed` and `slope` decode attention, `alone` prompt attention of one request without prefix and `grid` of any, with
+    `bend` what a pair of tokens more costs. `host` is (step, sequence, request) and `launches` those of (a layer, the head)
     without and with decode. `ranks` are the groups and stages that share a step.
     """
 
@@ -332,7 +330,7 @@ class _Builder:
             )
         clip = max(self.clips)
         more = {name: pairs * 1.5 for name, pairs in step.prefill_pairs.items()}
-        bent = np.broadcast_to(self._sum(self.price(_with_pairs(step, more)), wanted), shape)
+        bent = np.broadcast_to(self._sum(self.price(replace(step, prefill_pairs=more)), wanted), shape)
         slope = (bent - base) / (0.5 * step.prefill_pairs[clip] / self.ranks)
         return Grid.of(lengths, RANKS_REQUESTS, prefixes, base), Grid.of(lengths, RANKS_REQUESTS, prefixes, slope)
 
@@ -381,9 +379,3 @@ class _Builder:
 
 def _p95(found: Array, exact: Array) -> float:
     return float(np.percentile(np.abs(found / np.broadcast_to(exact, found.shape) - 1.0), 95))
-
-
-def _with_pairs(step: Step, pairs: Mapping[float, Array]) -> Step:
-    from dataclasses import replace
-
-    return replace(step, prefill_pairs=pairs)

@@ -5,6 +5,7 @@ different rates see the same requests in the same order (common random numbers).
 """
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -111,7 +112,7 @@ class TrafficFile(StrictModel):
             raise FaultAt("a closed loop needs `clients`", "arrivals")
         if self.profile:
             times = [time for time, _ in self.profile]
-            if len(times) < 2 or times[0] != 0 or any(b <= a for a, b in zip(times, times[1:], strict=False)):
+            if len(times) < 2 or times[0] != 0 or any(b <= a for a, b in pairwise(times)):
                 raise FaultAt("a profile starts at second 0 and goes on in time", "profile")
             if not any(rate > 0 for _, rate in self.profile):
                 raise FaultAt("a profile has a rate above 0 somewhere", "profile")
