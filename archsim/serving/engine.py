@@ -2,69 +2,19 @@
 
 from array import array as numbers
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf, sqrt
 
 from archsim.serving.batch import Batch, Fast, Plain
+from archsim.serving.holdings import Holdings
 from archsim.serving.pool import Pool
 from archsim.serving.schedulers import Scheduler
 from archsim.serving.surface import Surface
+from archsim.serving.waiting import Filling, Line, Ranks
 from archsim.workload.requests import Requests
 
 COLUMNS = ("start", "seconds", "steps", "decoding", "running", "waiting", "units", "prefilled", "context", "stall")
-NONE: list[int] = []
-
-
-class Filling:
-    """A request in prefill: tokens before it in the cache, and tokens left to compute."""
-
-    __slots__ = ("before", "left", "request")
-
-    def __init__(self, request: int, before: int, left: int) -> None:
-        self.request, self.before, self.left = request, before, left
-
-
-class Line(deque[int]):
-    """Waiting requests, first come, first served; what was preempted goes to the front."""
-
-    ranked = False
-    push = deque.append
-    back = deque.appendleft
-    pop_first = deque.popleft
-
-    def first(self) -> int:
-        """The next one."""
-        return self[0]
-
-
-class Ranks:
-    """Waiting requests by priority, and by arrival among equals."""
-
-    ranked = True
-
-    def __init__(self, priority: Sequence[int]) -> None:
-        self._priority = priority
-        self._heap: list[tuple[int, int]] = []
-
-    def __len__(self) -> int:
-        """How many wait."""
-        return len(self._heap)
-
-    def push(self, request: int) -> None:
-        """One that comes, or comes back."""
-        heappush(self._heap, (-self._priority[request], request))
-
-    back = push
-
-    def first(self) -> int:
-        """The next one."""
-        return self._heap[0][1]
-
-    def pop_first(self) -> int:
-        """Takes the next one out."""
-        return heappop(self._heap)[1]
 
 
 @dataclass(eq=False)
@@ -118,7 +68,7 @@ class Engine:
         self.surface, self.pool, self.scheduler, self.outcome = surface, pool, scheduler, outcome
         self.input: list[int] = requests.input.tolist()
         self.output: list[int] = requests.output.tolist()
-        self.chains = requests.chains
+        self.holdings = Holdings(pool, requests.chains)
         self.priority = None if requests.priority is None else requests.priority.tolist()
         self.think, self.swap = requests.think, swap
         self.clock = 0.0
@@ -132,8 +82,6 @@ class Engine:
         self._spare = int(watermark * pool.capacity)
         self._made: dict[int, int] = {}  # tokens generated before a preemption
         self._swapped: dict[int, tuple[int, int]] = {}
-        self._shared: dict[int, list[int]] = {}  # blocks of the prefix cache that a request uses
-        self._reserved: dict[int, int] = {}
         self._left = 0  # sequences of a padded batch that have not ended
         self._extra = self._stall = 0.0
         self._mixed_seconds = surface.mixed if surface.prompts is None else surface.prompts.seconds
@@ -165,21 +113,12 @@ class Engine:
         if request in self._swapped:
             return self._return(request)
         made = self._made.get(request, 0)
-        tokens = self.input[request] + made
-        hits = self._hits(request, tokens)
-        shared = self._shared.get(request, NONE)
-        units = self.pool.layout.reserved(tokens, self.input[request] + self.output[request] - 1)
-        cache = self.pool.prefixes
-        own = units - len(shared) * cache.unit if cache else units
-        idle = cache.idle_among(shared) if cache and shared else 0
-        if own + idle + self._kept() > self.pool.free:
-            self._shared.pop(request, None)
+        prompt = self.input[request]
+        tokens = prompt + made
+        hits = self.holdings.take(request, tokens, prompt + self.output[request] - 1, self._kept())
+        if hits < 0:
             return None
         self.waiting.pop_first()
-        if cache and shared:
-            cache.use(shared)
-        self.pool.take(own)
-        self._reserved[request] = own
         return self._start(request, hits, tokens)
 
     def _kept(self) -> int:
@@ -197,30 +136,15 @@ class Engine:
         self.filling.append(found)
         return found
 
-    def _hits(self, request: int, tokens: int) -> int:
-        """Tokens found in the prefix cache; the last one is always computed."""
-        cache = self.pool.prefixes
-        if cache is None or self.chains is None:
-            return 0
-        chain = self.chains[request]
-        found = cache.lookup(chain)
-        while found and found * cache.block >= tokens:  # the last token's block is computed anew as a whole
-            found -= 1
-        if found:
-            self._shared[request] = list(chain[:found])
-        return found * cache.block
-
     def _return(self, request: int) -> Filling | None:
         """A request that was swapped out comes back."""
         cache, steps = self._swapped[request]
-        units, after = self.pool.layout.units(cache), self.pool.layout.units(cache + 1)
-        if after + self._kept() > self.pool.free:
+        if not self.holdings.again(request, cache, self._kept()):
             return None
-        self._next += after - units
+        units = self.pool.layout.units(cache)
+        self._next += self.pool.layout.units(cache + 1) - units
         self.waiting.pop_first()
         del self._swapped[request]
-        self.pool.take(units)
-        self._reserved[request] = units
         self._extra += units * self.swap.unit if self.swap else 0.0
         self.batch.join(request, cache, steps)
         self._left += 1
@@ -371,9 +295,7 @@ class Engine:
         """A prompt is computed: its blocks can be shared, its first token is there, and it decodes."""
         out = self.outcome
         made = self._made.pop(request, 0)
-        cache = self.pool.prefixes
-        if cache is not None and self.chains is not None:
-            self._share(request, cache.block)
+        self.holdings.share(request, self.input[request])
         if not made:
             out.first[request] = self.clock
         self._left += 1
@@ -383,19 +305,8 @@ class Engine:
         else:
             out.generated += self.output[request]
             self._left -= 1
-            self._free(request, self.input[request] + made)
+            self.holdings.free(request, self.input[request] + made)
             self._done(request)
-
-    def _share(self, request: int, block: int) -> None:
-        """Whole blocks of a prompt go over to the prefix cache."""
-        cache = self.pool.prefixes
-        if cache is None or self.chains is None:
-            return
-        used = self._shared.get(request, NONE)
-        added = cache.add(self.chains[request][len(used) : self.input[request] // block])
-        if added:
-            self._shared[request] = [*used, *added]
-            self._reserved[request] -= len(added) * cache.unit
 
     # Ends
 
@@ -404,7 +315,7 @@ class Engine:
         self.outcome.generated += self.output[request]
         self._left -= 1
         if not self.scheduler.padded:
-            self._free(request, self.batch.leave(request)[0])
+            self.holdings.free(request, self.batch.leave(request)[0])
         elif self._left:
             self.batch.retire(request)
         else:
@@ -416,7 +327,7 @@ class Engine:
         while self.batch.size:
             request = self.batch.newest()
             cache, _ = self.batch.leave(request)
-            self._free(request, cache)
+            self.holdings.free(request, cache)
 
     def _done(self, request: int) -> None:
         self.outcome.end[request] = self.clock
@@ -429,18 +340,6 @@ class Engine:
             self.outcome.arrived[request] = now + self.think
             heappush(self._returning, (now + self.think + self.surface.arrival, request))
 
-    def _free(self, request: int, cache: int) -> None:
-        """Memory of a request that leaves, of `cache` tokens: its own, and its use of shared blocks."""
-        shared = self._shared.pop(request, NONE)
-        own = self._reserved.pop(request)
-        if self.pool.layout.grows:
-            own = self.pool.layout.units(cache)
-            if shared and self.pool.prefixes:
-                own -= len(shared) * self.pool.prefixes.unit
-        self.pool.give(own)
-        if shared and self.pool.prefixes:
-            self.pool.prefixes.release(shared)
-
     def _make_room(self) -> None:
         """Preempts the newest requests until the others can take a step."""
         out = self.outcome
@@ -452,7 +351,7 @@ class Engine:
             request = self._victim()
             cache, steps = self.batch.leave(request)
             self._left -= 1
-            self._free(request, cache)
+            self.holdings.free(request, cache)
             self.waiting.back(request)
             if self.swap is None:
                 self._made[request] = self.output[request] - steps
@@ -472,7 +371,7 @@ class Engine:
 
     def _unfill(self, filling: Filling) -> None:
         """A request in prefill gives its memory back and starts again later."""
-        self._free(filling.request, filling.before + filling.left)
+        self.holdings.free(filling.request, filling.before + filling.left)
         self.waiting.back(filling.request)
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from archsim.catalog import CatalogError, Mark, did_you_mean
 
 if TYPE_CHECKING:
-    from archsim.serving.engine import Engine, Filling
+    from archsim.serving.engine import Engine
+    from archsim.serving.waiting import Filling
 
 Plan = tuple[list[tuple["Filling", int]], bool]
 FULLY: Plan = ([], True)

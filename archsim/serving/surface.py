@@ -84,8 +84,8 @@ class Prompts:
 
     `layers` are the kernels that know tokens only, the embedding among them, `head` those that know sampled tokens,
     `fixed` and `slope` decode attention, `alone` prompt attention of one request without prefix and `grid` of any, with
-    `bend` what a pair of tokens more costs. `host` is (step, sequence, request) and `launches` those of (a layer, the head)
-    without and with decode. `ranks` are the groups and stages that share a step.
+    `bend` what a pair of tokens more costs. `host` is (step, sequence, request) and `launches` those of (a layer, the
+    head) without and with decode. `ranks` are the groups and stages that share a step.
     """
 
     layers: Curve
