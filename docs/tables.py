@@ -22,13 +22,16 @@ from archsim.fields import Count, FormatName, Fraction, Natural, NonNegative, Po
 from archsim.mapping import mapper, options, runtime
 from archsim.sources import SourceEntry
 from archsim.units import DIMENSIONS, FORMATS, show
+from archsim.serving import policy
 from archsim.workload import architecture as configurations
 from archsim.workload import schema as workloads
+from archsim.workload import traffic
 
 
 def _classes() -> Iterator[type[BaseModel]]:
     """Every schema of a file or of a part of one."""
-    for module in (chips, families_of, scenarios, options, mapper, runtime, workloads, configurations):
+    modules = chips, families_of, scenarios, policy, traffic, options, mapper, runtime, workloads, configurations
+    for module in modules:
         for value in vars(module).values():
             own = isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
             if own:

@@ -19,6 +19,7 @@ FOLDERS = {
     "mapper": "mappers",
     "runtime": "mappers/runtimes",
     "generation": "chips/generations",
+    "traffic": "workloads/traffic",
 }
 TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,

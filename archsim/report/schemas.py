@@ -19,6 +19,7 @@ from archsim.mapping.runtime import RuntimeFile
 from archsim.report.output import check_place, write_text
 from archsim.units import FORMATS, did_you_mean
 from archsim.workload.schema import WorkloadFile
+from archsim.workload.traffic import TrafficFile
 
 Schema = dict[str, Any]
 
@@ -32,6 +33,7 @@ MODELS: dict[str, type[BaseModel]] = {
     "mapper": MapperFile,
     "runtime": RuntimeFile,
     "generation": GenerationFile,
+    "traffic": TrafficFile,
 }
 
 

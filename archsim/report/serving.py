@@ -300,7 +300,7 @@ def _weighted(service: Service, name: str) -> tuple[Array, Array]:
 
 def _series(service: Service) -> list[tuple[str, Figure]]:
     """Sequences and KV memory over time."""
-    found: Mapping[str, Array] = service.measures.series(("decoding", "waiting", "units"))
+    found: Mapping[str, Array] = service.measures.series()
     time = found["time"]
     units = found["units"] / (service.server.units * service.server.replicas)
     sequences = [

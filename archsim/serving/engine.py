@@ -371,6 +371,7 @@ class Engine:
 
     def _unfill(self, filling: Filling) -> None:
         """A request in prefill gives its memory back and starts again later."""
+        self.outcome.recomputed -= filling.left  # counted at its next start as a whole
         self.holdings.free(filling.request, filling.before + filling.left)
         self.waiting.back(filling.request)
 

@@ -12,7 +12,7 @@ class Holdings:
     """Takes and gives memory for requests; `pool` counts it."""
 
     def __init__(self, pool: Pool, chains: Chains | None) -> None:
-        self.pool, self._chains = pool, chains if pool.prefixes else None
+        self.pool, self._chains = pool, chains if pool.prefixes is not None else None
         self._shared: dict[int, Sequence[int]] = {}
         self._own: dict[int, int] = {}
 

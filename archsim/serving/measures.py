@@ -163,8 +163,8 @@ class Measures:
         """Requests a second that meet the targets."""
         return self.rate(float(self.kept(targets).sum()))
 
-    def series(self, names: Sequence[str] = ("decoding", "waiting", "units")) -> Mapping[str, Array]:
-        """Columns of the log over time, summed over replicas, at BINS moments (`time`)."""
+    def series(self, names: Sequence[str] = ("decoding", "units")) -> Mapping[str, Array]:
+        """Columns of the log over time, summed over replicas, at BINS moments (`time`), and who waits (`waiting`)."""
         time = np.linspace(0.0, self.played.seconds, BINS + 1)[:-1]
         found = {name: np.zeros(BINS) for name in names}
         for log in self.played.logs:
@@ -174,7 +174,9 @@ class Measures:
             working = (time >= log["start"][place]) & (time <= log["start"][place] + log["seconds"][place])
             for name in names:
                 found[name] += np.where(working, log[name][place], 0.0)
-        return {"time": time, **found}
+        come, begun = (np.sort(times[np.isfinite(times)]) for times in (self.played.arrived, self.played.begun))
+        waiting = np.searchsorted(come, time, side="right") - np.searchsorted(begun, time, side="right")
+        return {"time": time, "waiting": waiting.astype(np.float64), **found}
 
 
 def quantile(values: Array, weights: Array, share: float) -> float:

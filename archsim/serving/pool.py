@@ -109,9 +109,10 @@ class Prefixes:
         self._users: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
 
-    def __len__(self) -> int:
-        """Blocks held."""
-        return len(self._users)
+    @property
+    def held(self) -> int:
+        """Units of all blocks that are here."""
+        return len(self._users) * self.unit
 
     @property
     def idle(self) -> int:
