@@ -124,9 +124,7 @@ def test_a_closed_loop_is_near_the_steady_answer() -> None:
 
     Answers vary in length, as clients would otherwise stay in step with one another.
     """
-    asked = scenario(
-        LLAMA_70B, "nvidia/h100-sxm", 8, split={"tensor": 8}, traffic={"input": 1155, "output": 211}
-    )
+    asked = scenario(LLAMA_70B, "nvidia/h100-sxm", 8, split={"tensor": 8}, traffic={"input": 1155, "output": 211})
     steady = archsim.run(asked, mode="steady", batch=32)
     answers = np.random.default_rng(0).integers(1, 422, 1500).tolist()
     served = archsim.serve(asked, requests=requests([0.0] * 1500, 1155, answers, clients=32))

@@ -121,7 +121,9 @@ class ScenarioFile(StrictModel):
     power_cap: Watts | None = Field(None, description="board power of a chip at the most; default: its own limit")
     batch: Count | tuple[Count, ...] | None = None
     context: Count | tuple[Count, ...] | None = None
-    traffic: TrafficFile | str | None = Field(None, description="requests, or the name of a traffic file; asks for the steady answer")
+    traffic: TrafficFile | str | None = Field(
+        None, description="requests, or the name of a traffic file; asks for the steady answer"
+    )
     trace: str | None = Field(None, description="a file of requests to serve, relative to this one")
     serving: ServingFile = ServingFile()
     slo: SloFile = SloFile()
