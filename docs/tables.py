@@ -20,9 +20,9 @@ from archsim.explore import scenario as scenarios
 from archsim.explore.result import METRICS, PRICED
 from archsim.fields import Count, FormatName, Fraction, Natural, NonNegative, Positive, Quantity
 from archsim.mapping import mapper, options, runtime
+from archsim.serving import policy
 from archsim.sources import SourceEntry
 from archsim.units import DIMENSIONS, FORMATS, show
-from archsim.serving import policy
 from archsim.workload import architecture as configurations
 from archsim.workload import schema as workloads
 from archsim.workload import traffic

@@ -78,7 +78,7 @@ def test_it_writes_all_its_files() -> None:
     assert result.exit_code == 0, result.output
     html = Path("a.html").read_text(encoding="utf-8")
     assert "How long users wait" in html and not re.search(r'src="http', html)
-    rows = list(csv.DictReader(Path("a.csv").open(encoding="utf-8")))
+    rows = list(csv.DictReader(Path("a.csv").read_text(encoding="utf-8").splitlines()))
     assert len(rows) == 60 and {row["outcome"] for row in rows} == {"finished"}
     found = json.loads(Path("a.json").read_text(encoding="utf-8"))
     mean = sum(float(row["ttft"]) for row in rows) / 60

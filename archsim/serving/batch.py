@@ -8,10 +8,11 @@ positions modulo the block size. `Plain` does the same by going over all sequenc
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from math import inf
+from math import inf, sqrt
 from typing import Protocol
 
 from archsim.serving.pool import Layout
+from archsim.serving.surface import Surface
 
 
 class Batch(Protocol):
@@ -36,17 +37,14 @@ class Batch(Protocol):
     def sums(self) -> Sequence[float]:
         """Clipped context sums of the next iteration."""
 
-    def growth(self) -> Sequence[float]:
-        """What each of them grows by in an iteration."""
-
-    def horizon(self) -> int:
-        """Iterations until something changes, at least 1."""
-
     def need(self, steps: int) -> int:
         """Units of KV memory that so many iterations take."""
 
-    def affordable(self, steps: int, free: int) -> int:
-        """How many of so many iterations `free` units of memory are enough for."""
+    def stretch(self, free: int, time: float, once: bool) -> tuple[int, float, int]:
+        """How many iterations go by before anything changes, their seconds, and the units of memory they take.
+
+        They need no more than `free` units; the last is the first that ends no sooner than in `time` seconds.
+        """
 
     def advance(self, steps: int) -> list[int]:
         """Runs iterations, and the sequences that end with the last, which stay until they leave."""
@@ -58,12 +56,13 @@ class Batch(Protocol):
 class Fast:
     """Fast-forward: sums, heaps and a histogram."""
 
-    def __init__(self, clips: Sequence[float], beyond: Sequence[float], layout: Layout) -> None:
+    def __init__(self, surface: Surface, layout: Layout) -> None:
         self.size = 0
         self._k = 0
-        self._clips = list(zip(clips, beyond, strict=True))
-        self._sums: list[float] = [0] * len(clips)
-        self._growth: list[float] = [0] * len(clips)
+        self._fixed, self._slope = surface.fixed, surface.slope
+        self._clips = list(zip(surface.clips, surface.beyond, strict=True))
+        self._sums: list[float] = [0] * len(surface.clips)
+        self._growth: list[float] = [0] * len(surface.clips)
         self._layout = layout
         self._block = layout.block if layout.grows else 0
         self._phases = [[0] * layout.block for _ in layout.levels]
@@ -146,19 +145,30 @@ class Fast:
         """See Batch."""
         return self._sums
 
-    def growth(self) -> Sequence[float]:
+    def stretch(self, free: int, time: float, once: bool) -> tuple[int, float, int]:
         """See Batch."""
-        return self._growth
-
-    def horizon(self) -> int:
-        """See Batch."""
+        size = self.size
+        each, more = self._fixed[size], 0.0
+        for slope, summed, growth in zip(self._slope, self._sums, self._growth):  # noqa: B905  # hot
+            gain = slope[size]
+            each += gain * summed
+            more += gain * growth
+        if once or time <= each:
+            return 1, each, self.need(1)
         ends, due = self._ends, self._due
         while due.get(ends[0][1]) != ends[0][0]:
             heappop(ends)
         steps = ends[0][0] - self._k
         if self._marks:
             steps = min(steps, max(self._marks[0][0] - self._k, 1))
-        return steps
+        if self._block and free < (steps // self._block + 1) * self._cycle:
+            steps = max(self._affordable(steps, free), 1)
+        half = more / 2.0
+        seconds = steps * (each + half * (steps - 1))
+        if seconds > time:
+            steps = _steps(time, each, half, steps)
+            seconds = steps * (each + half * (steps - 1))
+        return steps, seconds, self.need(steps)
 
     def need(self, steps: int) -> int:
         """See Batch."""
@@ -176,10 +186,8 @@ class Fast:
                     total += weight * sum(phases[:over])
         return total
 
-    def affordable(self, steps: int, free: int) -> int:
-        """See Batch."""
-        if not self._block or free >= (steps // self._block + 1) * self._cycle:
-            return steps
+    def _affordable(self, steps: int, free: int) -> int:
+        """How many of so many iterations `free` units of memory are enough for."""
         cycles = free // self._cycle
         if steps < cycles * self._block:
             return steps
@@ -227,8 +235,9 @@ class Fast:
 class Plain:
     """The same, sequence by sequence and iteration by iteration."""
 
-    def __init__(self, clips: Sequence[float], beyond: Sequence[float], layout: Layout) -> None:
-        self._clips = list(zip(clips, beyond, strict=True))
+    def __init__(self, surface: Surface, layout: Layout) -> None:
+        self._surface = surface
+        self._clips = list(zip(surface.clips, surface.beyond, strict=True))
         self._layout = layout
         self._cache: dict[int, int] = {}
         self._left: dict[int, int] = {}
@@ -263,13 +272,9 @@ class Plain:
         contexts = [cache + 1 for cache in self._cache.values()]
         return [sum(c if c <= clip else beyond for c in contexts) for clip, beyond in self._clips]
 
-    def growth(self) -> Sequence[float]:
-        """See Batch; one iteration does not grow."""
-        return [0.0] * len(self._clips)
-
-    def horizon(self) -> int:
+    def stretch(self, free: int, time: float, once: bool) -> tuple[int, float, int]:
         """See Batch."""
-        return 1
+        return 1, self._surface.decode(self.size, self.sums()), self.need(1)
 
     def need(self, steps: int) -> int:
         """See Batch."""
@@ -277,10 +282,6 @@ class Plain:
             return 0
         now = [self._cache[request] for request, left in self._left.items() if left >= 0]
         return sum(self._layout.units(cache + steps) - self._layout.units(cache) for cache in now)
-
-    def affordable(self, steps: int, free: int) -> int:
-        """See Batch."""
-        return next((n - 1 for n in range(1, steps + 1) if self.need(n) > free), steps)
 
     def advance(self, steps: int) -> list[int]:
         """See Batch."""
@@ -292,3 +293,14 @@ class Plain:
                 if self._left[request] == 0:
                     ended.append(request)
         return sorted(ended)
+
+
+def _steps(time: float, each: float, half: float, most: int) -> int:
+    """The fewest iterations that end no sooner than in `time`, up to `most`: n each + half n (n - 1)."""
+    linear = each - half
+    steps = int(2.0 * time / (linear + sqrt(linear * linear + 4.0 * half * time)))
+    while steps * (each + half * (steps - 1)) < time:
+        steps += 1
+    while steps > 1 and (steps - 1) * (each + half * (steps - 2)) >= time:
+        steps -= 1
+    return min(steps, most)

@@ -4,7 +4,7 @@ from array import array as numbers
 from collections import deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from math import inf, sqrt
+from math import inf
 
 from archsim.serving.batch import Batch, Fast, Plain
 from archsim.serving.holdings import Holdings
@@ -74,7 +74,7 @@ class Engine:
         self.clock = 0.0
         self.waiting: Line | Ranks = Line() if self.priority is None else Ranks(self.priority)
         self.filling: list[Filling] = []
-        self.batch: Batch = (Plain if plain else Fast)(surface.clips, surface.beyond, pool.layout)
+        self.batch: Batch = (Plain if plain else Fast)(surface, pool.layout)
         self.log = numbers("d")
         self.pending: deque[tuple[float, int]] = deque()
         self.backlog: deque[int] = deque()  # requests of a closed loop that no client has sent yet
@@ -85,7 +85,7 @@ class Engine:
         self._left = 0  # sequences of a padded batch that have not ended
         self._extra = self._stall = 0.0
         self._mixed_seconds = surface.mixed if surface.prompts is None else surface.prompts.seconds
-        self._deaf = scheduler.deaf
+        self._deaf, self._padded = scheduler.deaf, scheduler.padded
         self._block_units = pool.layout.levels[0] if pool.layout.grows else 0
         self._next = 0  # units that the running sequences take in this iteration
         self._closed = True  # no admission in this iteration
@@ -228,31 +228,19 @@ class Engine:
 
     def _forward(self, until: float) -> None:
         """Decode alone, for as many iterations as nothing changes."""
-        batch, surface = self.batch, self.surface
-        size, sums = batch.size, batch.sums()
-        each, more = surface.fixed[size], 0.0
-        total = 0.0
-        for slope, summed, growth in zip(surface.slope, sums, batch.growth()):  # noqa: B905  # hot
-            gain = slope[size]
-            each += gain * summed
-            more += gain * growth
-            total = summed  # that of the last clip, which is the longest
-        steps = 1 if self._closed else batch.horizon()
-        if steps > 1:
-            steps = max(batch.affordable(steps, self.pool.free), 1)
-            later = until if self._deaf(self) else min(until, self.next_time())
-            if steps > 1 and self.clock + steps * (each + more * (steps - 1) / 2.0) > later:
-                steps = _steps(later - self.clock - self._extra, each, more, steps)
-        seconds = steps * each + more * (steps * (steps - 1) / 2.0) + self._extra
-        self._ahead(seconds, steps, size, 0, total)
+        batch = self.batch
+        later = until if self._deaf(self) else min(until, self.next_time())
+        time = later - self.clock - self._extra
+        sums = batch.sums()
+        total = sums[-1] if sums else 0.0
+        steps, seconds, units = batch.stretch(self.pool.free, time, self._closed)
+        self._ahead(seconds + self._extra, steps, batch.size, 0, total, units)
 
-    def _ahead(self, seconds: float, steps: int, decoding: int, prefilled: int, total: float) -> None:
+    def _ahead(self, seconds: float, steps: int, decoding: int, prefilled: int, total: float, units: int) -> None:
         """Time goes on; decoding sequences get a token each iteration, and those that end leave."""
         pool, batch = self.pool, self.batch
-        if decoding:
-            units = batch.need(steps)
-            if units:
-                pool.take(units)
+        if units:
+            pool.take(units)
         size = batch.size
         active = pool.used if pool.prefixes is None else pool.active
         clock, running, waiting = self.clock, size + len(self.filling), len(self.waiting)
@@ -279,7 +267,8 @@ class Engine:
             prefilled = sum([tokens for tokens, _ in parts])
         seconds = self._mixed_seconds(size, sums, parts)
         self.outcome.prefilled += prefilled
-        self._ahead(seconds + self._extra, 1, size, prefilled, sums[-1] if size and sums else 0.0)
+        total = sums[-1] if size and sums else 0.0
+        self._ahead(seconds + self._extra, 1, size, prefilled, total, batch.need(1) if size else 0)
         complete = []
         for filling, tokens in chunks:
             filling.before += tokens
@@ -295,7 +284,8 @@ class Engine:
         """A prompt is computed: its blocks can be shared, its first token is there, and it decodes."""
         out = self.outcome
         made = self._made.pop(request, 0)
-        self.holdings.share(request, self.input[request])
+        if self.pool.prefixes is not None:
+            self.holdings.share(request, self.input[request])
         if not made:
             out.first[request] = self.clock
         self._left += 1
@@ -314,7 +304,7 @@ class Engine:
         """A sequence has all its tokens."""
         self.outcome.generated += self.output[request]
         self._left -= 1
-        if not self.scheduler.padded:
+        if not self._padded:
             self.holdings.free(request, self.batch.leave(request)[0])
         elif self._left:
             self.batch.retire(request)
@@ -331,7 +321,8 @@ class Engine:
 
     def _done(self, request: int) -> None:
         self.outcome.end[request] = self.clock
-        self._follow(self.clock)
+        if self.backlog:
+            self._follow(self.clock)
 
     def _follow(self, now: float) -> None:
         """In a closed loop a client has its answer and sends the next request after a while."""
@@ -374,17 +365,3 @@ class Engine:
         self.outcome.recomputed -= filling.left  # counted at its next start as a whole
         self.holdings.free(filling.request, filling.before + filling.left)
         self.waiting.back(filling.request)
-
-
-def _steps(time: float, each: float, more: float, most: int) -> int:
-    """The fewest iterations that end no sooner than `time` from now, up to `most`: n each + more n (n - 1) / 2."""
-    if time <= each:
-        return 1
-    half = more / 2.0
-    linear = each - half
-    steps = int(2.0 * time / (linear + sqrt(linear * linear + 4.0 * half * time)))
-    while steps * each + half * steps * (steps - 1) < time:
-        steps += 1
-    while steps > 1 and (steps - 1) * each + half * (steps - 1) * (steps - 2) >= time:
-        steps -= 1
-    return min(steps, most)
