@@ -68,7 +68,7 @@ def notes(service: Service) -> list[str]:
     skipped = service.requests.skipped
     if skipped:
         found.append(f"{counted(len(skipped), 'row')} left out: {skipped[0]}{' ...' if len(skipped) > 1 else ''}")
-    found.append(f"Surface of step times: {service.server.surface.guard}.")
+    found.append(f"Step times against the exact path: {service.server.surface.guard}.")
     return found
 
 

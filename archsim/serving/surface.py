@@ -41,8 +41,9 @@ class Guard:
 
     def __str__(self) -> str:
         """One line about it."""
-        verdict = "" if self.kept else f"; above {GUARD:.0%}: read times with care, or run with exact steps"
-        return f"p95 error of the step times {self.decode:.2%} in decode, {self.mixed:.2%} with prefill{verdict}"
+        decode, mixed, most = (f"{100 * share:.2g} %" for share in (self.decode, self.mixed, GUARD))
+        verdict = "" if self.kept else f"; above {most}, so read times with care"
+        return f"95 % of steps within {decode} in decode, {mixed} with prefill{verdict}"
 
 
 @dataclass(frozen=True, eq=False)
