@@ -68,6 +68,8 @@ class Fast:
         self._phases = [[0] * layout.block for _ in layout.levels]
         self._counts = [0] * len(layout.levels)
         self._cycle = 0  # units that a block size of iterations takes
+        self._flat = self._phases[0] if len(self._phases) == 1 else None  # where all layers hold alike
+        self._weight = layout.levels[0]
         self._ends: list[tuple[int, int]] = []
         self._due: dict[int, int] = {}
         self._marks: list[tuple[int, int, int, int]] = []  # iteration, sequence, which (-1: blocks), when it joined
@@ -89,22 +91,34 @@ class Fast:
                     heappush(self._marks, (k + int(clip) + 1 - context, request, index, k))
             else:
                 self._sums[index] += beyond
-        if self._block:
+        if self._flat is not None and self._block:
+            self._flat[(cache - k) % self._block] += 1
+            self._cycle += self._weight
+        elif self._block:
             self._enter(request, cache, steps, k)
 
     def _enter(self, request: int, cache: int, steps: int, joined: int) -> None:
         """Into the histogram, and a mark where its next level of blocks begins."""
         level = self._layout.level(cache)
-        self._count(level, (cache - self._k) % self._block, 1)
+        self._count(cache, level, 1)
         if level + 1 < len(self._counts):
             last = self._layout.last(level)  # tokens of the last block that this level still grows by
             if last <= cache + steps:
                 heappush(self._marks, (self._k + last - cache, request, -1, joined))
 
-    def _count(self, level: int, phase: int, change: int) -> None:
-        self._phases[level][phase] += change
+    def _count(self, cache: int, level: int, change: int) -> None:
+        """A sequence enters or leaves the histogram of its level."""
+        self._phases[level][(cache - self._k) % self._block] += change
         self._counts[level] += change
         self._cycle += change * self._layout.levels[level]
+
+    def _uncount(self, cache: int) -> None:
+        """A sequence takes no more blocks."""
+        if self._flat is not None:
+            self._flat[(cache - self._k) % self._block] -= 1
+            self._cycle -= self._weight
+        else:
+            self._count(cache, self._layout.level(cache), -1)
 
     def leave(self, request: int) -> tuple[int, int]:
         """See Batch."""
@@ -122,7 +136,7 @@ class Fast:
         if end is None:
             return cache, 0
         if self._block:
-            self._count(self._layout.level(cache), (cache - self._k) % self._block, -1)
+            self._uncount(cache)
         return cache, end - self._k
 
     def retire(self, request: int) -> None:
@@ -130,8 +144,7 @@ class Fast:
         start, first = self._joined[request]
         del self._due[request]
         if self._block:
-            cache = first + self._k - start
-            self._count(self._layout.level(cache), (cache - self._k) % self._block, -1)
+            self._uncount(first + self._k - start)
 
     def newest(self) -> int:
         """See Batch."""
@@ -175,6 +188,8 @@ class Fast:
         block = self._block
         if not block:
             return 0
+        if steps == 1 and self._flat is not None:
+            return self._flat[-self._k % block] * self._weight
         cycles, rest = divmod(steps, block)
         total = cycles * self._cycle
         if rest:
@@ -228,7 +243,7 @@ class Fast:
                 self._sums[index] += self._clips[index][1] - (cache + 1)
                 self._growth[index] -= 1
             elif request in self._due:
-                self._count(self._layout.level(cache - 1), (cache - self._k) % self._block, -1)
+                self._count(cache, self._layout.level(cache - 1), -1)
                 self._enter(request, cache, self._due[request] - self._k, joined)
 
 

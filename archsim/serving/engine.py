@@ -86,6 +86,8 @@ class Engine:
         self._extra = self._stall = 0.0
         self._mixed_seconds = surface.mixed if surface.prompts is None else surface.prompts.seconds
         self._deaf, self._padded = scheduler.deaf, scheduler.padded
+        self._longest = pool.longest()
+        self._listens = type(scheduler).deaf is Scheduler.deaf
         self._block_units = pool.layout.levels[0] if pool.layout.grows else 0
         self._next = 0  # units that the running sequences take in this iteration
         self._closed = True  # no admission in this iteration
@@ -123,7 +125,7 @@ class Engine:
 
     def _kept(self) -> int:
         """Units that an admission leaves: for the next tokens of those that run, and some to spare."""
-        return self._next + self._spare if self.running else 0
+        return self._next + self._spare if self.batch.size or self.filling else 0
 
     def _start(self, request: int, hits: int, tokens: int) -> Filling:
         out = self.outcome
@@ -192,12 +194,12 @@ class Engine:
         """A request reaches the scheduler; one that can never fit is refused."""
         layout = self.pool.layout
         total = self.input[request] + self.output[request] - 1
-        if layout.reserve and total > layout.reserve:
-            self._refuse(request, f"{total:,} tokens are more than the {layout.reserve:,} that a sequence reserves")
-        elif layout.reserved(total, total) > self.pool.capacity:
-            self._refuse(request, f"{total:,} tokens are more than the KV memory holds")
-        else:
+        if total <= self._longest:
             self.waiting.push(request)
+        elif layout.reserve and total > layout.reserve:
+            self._refuse(request, f"{total:,} tokens are more than the {layout.reserve:,} that a sequence reserves")
+        else:
+            self._refuse(request, f"{total:,} tokens are more than the KV memory holds")
 
     def _refuse(self, request: int, reason: str) -> None:
         self.outcome.refused[request] = reason
@@ -208,7 +210,7 @@ class Engine:
         batch, pool = self.batch, self.pool
         self._closed = False
         self._next = 0
-        quiet = not self.waiting and not self.filling
+        quiet = not self.waiting and not self.filling  # then any scheduler decodes
         if batch.size and not (quiet and pool.capacity - pool.used >= batch.size * self._block_units):
             self._next = batch.need(1)
             if self._next > pool.free:
@@ -216,21 +218,23 @@ class Engine:
                 self._make_room()
                 quiet = False
         if quiet:
-            self._forward(until)
+            self._forward(until, self._listens)
             return
         chunks, decode = self.scheduler.plan(self)
         if chunks:
             self._mixed(chunks, decode and batch.size > 0)
         elif batch.size:
-            self._forward(until)
+            self._forward(until, not self._deaf(self))
         else:
             self._refuse(self.waiting.pop_first(), "the scheduler never starts it")
 
-    def _forward(self, until: float) -> None:
-        """Decode alone, for as many iterations as nothing changes."""
+    def _forward(self, until: float, listening: bool) -> None:
+        """Decode alone, for as many iterations as nothing changes; what arrives may be such a change."""
         batch = self.batch
-        later = until if self._deaf(self) else min(until, self.next_time())
-        time = later - self.clock - self._extra
+        if listening:
+            later = self.next_time()
+            until = min(later, until)
+        time = until - self.clock - self._extra
         sums = batch.sums()
         total = sums[-1] if sums else 0.0
         steps, seconds, units = batch.stretch(self.pool.free, time, self._closed)
@@ -268,7 +272,7 @@ class Engine:
         seconds = self._mixed_seconds(size, sums, parts)
         self.outcome.prefilled += prefilled
         total = sums[-1] if size and sums else 0.0
-        self._ahead(seconds + self._extra, 1, size, prefilled, total, batch.need(1) if size else 0)
+        self._ahead(seconds + self._extra, 1, size, prefilled, total, self._next if size else 0)
         complete = []
         for filling, tokens in chunks:
             filling.before += tokens
@@ -276,7 +280,7 @@ class Engine:
             if not filling.left:
                 complete.append(filling.request)
         if complete:
-            self.filling = [filling for filling in self.filling if filling.left]
+            self.filling = [filling for filling in self.filling if filling.left] if len(self.filling) > 1 else []
             for request in complete:
                 self._filled(request)
 

@@ -16,7 +16,7 @@ from archsim.mapping.memory import kv_bytes, memory_plan
 from archsim.mapping.place import Deployment
 from archsim.workload.model import Recurrent
 
-PAGED, CONTIGUOUS = "paged", "contiguous"
+ENDLESS = 1 << 40  # tokens that any memory is enough for
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Layout:
 
     def reserved(self, now: int, final: int) -> int:
         """Units to take at admission for a sequence of `now` tokens that will have `final`."""
-        return self.units(now if self.reserve is None else max(self.reserve, final))
+        return self.units(now) if self.reserve is None else self.units(max(self.reserve, final))
 
 
 def layout_of(d: Deployment, block: int, reserve: int | None = None) -> tuple[Layout, int, float]:
@@ -183,19 +183,33 @@ class Pool:
     @property
     def free(self) -> int:
         """Units that can be had, idle blocks of the prefix cache included."""
-        return self.capacity - self.used + (self.prefixes.idle if self.prefixes else 0)
+        free = self.capacity - self.used
+        return free if self.prefixes is None else free + self.prefixes.idle
 
     @property
     def active(self) -> int:
         """Units in use by sequences."""
         return self.used - (self.prefixes.idle if self.prefixes else 0)
 
+    def longest(self) -> int:
+        """The most tokens of a sequence that memory and its reservation have room for."""
+        if self.layout.reserve:
+            return self.layout.reserve if self.layout.units(self.layout.reserve) <= self.capacity else 0
+        low, high = 0, 1
+        while high < ENDLESS and self.layout.units(high) <= self.capacity:
+            low, high = high, high * 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.layout.units(middle) <= self.capacity else (low, middle)
+        return low
+
     def take(self, units: int) -> None:
         """Takes units, from idle blocks of the prefix cache where none are free."""
-        lacking = units - (self.capacity - self.used)
-        if lacking > 0 and self.prefixes:
-            self.give(self.prefixes.evict(lacking))
-        self.used += units
+        used = self.used + units
+        if used > self.capacity and self.prefixes is not None:
+            self.give(self.prefixes.evict(used - self.capacity))
+            used = self.used + units
+        self.used = used
         self.taken += units
 
     def give(self, units: int) -> None:
