@@ -21,15 +21,18 @@ from archsim.explore import scenario as scenarios
 from archsim.explore.result import METRICS, PRICED
 from archsim.fields import Count, FormatName, Fraction, Natural, NonNegative, Positive, Quantity
 from archsim.mapping import mapper, options, runtime
+from archsim.serving import policy
 from archsim.sources import SourceEntry
 from archsim.units import DIMENSIONS, FORMATS, show
 from archsim.workload import architecture as configurations
 from archsim.workload import schema as workloads
+from archsim.workload import traffic
 
 
 def _classes() -> Iterator[type[BaseModel]]:
     """Every schema of a file or of a part of one."""
-    for module in (chips, memories, families_of, scenarios, options, mapper, runtime, workloads, configurations):
+    machines = chips, memories, families_of
+    for module in (*machines, scenarios, policy, traffic, options, mapper, runtime, workloads, configurations):
         for value in vars(module).values():
             own = isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
             if own:
