@@ -349,7 +349,7 @@ def _sigma(logs: Array) -> float:
 
 def _better(old: Mapping[str, Constants], before: Score, after: Score) -> bool:
     """Whether new constants replace old ones: by rows not fitted and by relatives together."""
-    if after.error > EXPLAINED and before.error - after.error < LARGE:
+    if after.error > EXPLAINED and before.error - after.error < LARGE and not _costly(old):
         return False
     sides = 1 if before.far is None else 2
     gain = _mean(before) - _mean(after)
