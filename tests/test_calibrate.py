@@ -122,7 +122,7 @@ def test_rewriting_changes_only_what_it_should() -> None:
     ]
     pairs = flows(text)[PRODUCT].pairs
     assert (pairs["matrix"], pairs["spread"], "depth" in pairs) == ("0.8", "0.05", False)
-    assert list(pairs)[-3:] == ["error", "spread", "fitted_on"]
+    assert list(pairs)[-3:] == ["spread", "sibling", "fitted_on"]
     others = {path: flow.pairs for path, flow in flows(HOPPER).items() if owner(flows(HOPPER), path) != PRODUCT}
     assert all(flows(text)[path].pairs == pairs for path, pairs in others.items())
     assert "&gemm_bf16" in text

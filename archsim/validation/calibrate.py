@@ -7,6 +7,7 @@ chip never measured.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from zlib import crc32
 
 import numpy as np
@@ -141,6 +142,12 @@ class Outcome:
     def score(self) -> Score:
         """Their score."""
         return self.before if self.kept else self.after
+
+
+def ready() -> None:
+    """Raises ValueError where the library that fits is not installed."""
+    if find_spec("scipy") is None:
+        raise ValueError("fitting needs scipy, which is not installed: pip install 'archsim[calibrate]'")
 
 
 def jobs(generations: Sequence[str] = (), families: Sequence[str] = (), stacks: Sequence[str] = ()) -> list[Job]:

@@ -8,7 +8,6 @@ does not earn its place is dropped. Nothing here draws random numbers: same rows
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from zlib import crc32
 
 import numpy as np
@@ -333,12 +332,6 @@ def usable(table: Measured) -> Flags:
 def judging(table: Measured) -> Measured:
     """The rows that judge a fit: those it does not see, or all where there are too few to leave any out."""
     return table.where(~table.fitted) if not table.fitted.all() else table
-
-
-def ready() -> None:
-    """Raises ValueError where the library that fits is not installed."""
-    if find_spec("scipy") is None:
-        raise ValueError("fitting needs scipy, which is not installed: pip install 'archsim[calibrate]'")
 
 
 def fit(problem: Problem) -> dict[str, Constants]:
