@@ -68,7 +68,7 @@ constraints: export PIP_BUILD_CONSTRAINT :=
 constraints:
 	$(check_python)
 	@"$(PYTHON)" -m venv --clear build/constraints
-	@build/constraints/bin/pip install -qq '.[dev]' hatchling 'typer<0.29'
+	@build/constraints/bin/pip install -qq '.[dev,measurements]' hatchling 'typer<0.29'
 	@grep '^#' constraints.txt > build/constraints.txt
 	@build/constraints/bin/pip freeze --exclude archsim >> build/constraints.txt
 	@mv build/constraints.txt constraints.txt

@@ -38,6 +38,7 @@ PLAN = (
     ("all-reduce", "comm", "custom_allreduce", (), 3),
     ("nccl", "comm", "nccl", ("op_name",), 1),
     ("all-to-all", "comm", "wideep_deepep_ll", (), 2),
+    ("all-to-all", "comm", "wideep_deepep_normal", (), 1),
     ("state", "linear_attention", "gdn", ("kernel_source",), 1),
     ("elementwise", "quantize", "scale_matrix", (), 2),
 )

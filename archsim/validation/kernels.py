@@ -81,7 +81,9 @@ def kernel_section(tables: Iterable[Measured], progress: Callable[[Measured], No
         try:
             checked, times = check(table)
         except KeyError as error:
-            missing[f"{table.family} of {table.stack} in {table.format} on {table.chip}: {error.args[0]}"] = None
+            reason = str(error.args[0])
+            reason = reason if " " in reason else f"the chip multiplies no {reason}"
+            missing[f"{table.family} of {table.stack} in {table.format} on {table.chip}: {reason}"] = None
             continue
         rows += rows_of(checked, times)
         left += left_of(checked, times, REASONS)

@@ -23,7 +23,8 @@ HOW = (
     "Operators and layers that others measured; no constant was fitted on them. Times of PyTorch operators hold the "
     "launch: it is read off the smallest size of their table, which then counts in no mean. Sources: "
     + "; ".join(SOURCES.values())
-    + "."
+    + ". FlashAttention's are times of the kernel alone; those of the stacks, which the constants were fitted on, "
+    "probably hold the copies of keys and values that an engine makes besides."
 )
 Group = tuple[str, str, str]
 
