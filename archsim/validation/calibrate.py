@@ -7,6 +7,7 @@ chip never measured.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from zlib import crc32
 
 import numpy as np
@@ -141,6 +142,12 @@ class Outcome:
     def score(self) -> Score:
         """Their score."""
         return self.before if self.kept else self.after
+
+
+def ready() -> None:
+    """Raises ValueError where the library that fits is not installed."""
+    if find_spec("scipy") is None:
+        raise ValueError("fitting needs scipy, which is not installed: pip install 'archsim[calibrate]'")
 
 
 def jobs(generations: Sequence[str] = (), families: Sequence[str] = (), stacks: Sequence[str] = ()) -> list[Job]:
@@ -349,7 +356,7 @@ def _sigma(logs: Array) -> float:
 
 def _better(old: Mapping[str, Constants], before: Score, after: Score) -> bool:
     """Whether new constants replace old ones: by rows not fitted and by relatives together."""
-    if after.error > EXPLAINED and before.error - after.error < LARGE:
+    if after.error > EXPLAINED and before.error - after.error < LARGE and not _costly(old):
         return False
     sides = 1 if before.far is None else 2
     gain = _mean(before) - _mean(after)
