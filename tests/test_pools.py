@@ -21,7 +21,8 @@ from archsim.engine.transfer import queue
 from archsim.explore.bill import shares
 from archsim.explore.diagnosis import diagnose
 from archsim.explore.result import scalar_scenario
-from archsim.explore.scenario import Scenario, with_fields
+from archsim.explore.scenario import Scenario
+from archsim.explore.swept import with_fields
 
 ROOT = Path(__file__).parent.parent
 TIGHT = 1e-9
