@@ -1,4 +1,4 @@
-"""The command that fits the constants of kernels: to the public measurements, or to a user's own benchmark."""
+"""The command that fits constants: of kernels to measured times, a user's own too, and of engines to serving runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +27,9 @@ def calibrate(
     like: Annotated[
         str, typer.Option(metavar="STACK", help="With a CSV: whose constants a new stack has where none are measured.")
     ] = "vllm",
+    engines: Annotated[
+        bool, typer.Option("--engines", help="Fit engines to serving runs (host times, skew, bands), not kernels.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change and write nothing.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the files there.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, max=256, help="Processes; default: one a core.")] = None,
@@ -36,6 +39,9 @@ def calibrate(
         from archsim.validation.calibrate import ready
 
         ready()
+        if engines:
+            _engines([bench, chip, generation, family, stack, dry_run or None, out])
+            return
         if bench is not None:
             _own(bench, chip, stack, like, dry_run, out or OWN)
             return
@@ -48,6 +54,22 @@ def calibrate(
         _print(found)
         if not dry_run:
             _write(found, out)
+
+
+def _engines(others: "list[object]") -> None:
+    """Constants of engines and their bands, all together, written into the catalogue."""
+    from archsim.catalog import roots
+    from archsim.validation.database import database
+    from archsim.validation.end_to_end_calibrate import calibrate
+    from archsim.validation.rows import table
+
+    if any(item is not None for item in others):
+        raise ValueError("--engines fits all engines at once, in place, and takes no other option")
+    database()
+    runs = table()
+    if runs is not None:
+        for path in calibrate(runs, roots("mappers")[-1].parent, lambda text: typer.echo(text, err=True)):
+            typer.echo(f"written: {path}")
 
 
 def _run(jobs: "list[Job]", workers: int | None) -> "list[Outcome]":

@@ -1,10 +1,11 @@
 """The whole validation: sections of every level, from what is installed and what was measured elsewhere."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from archsim.validation.carried import Carried
 from archsim.validation.database import database, installed
+from archsim.validation.end_to_end_sections import sections
 from archsim.validation.families import loaded
 from archsim.validation.kernels import kernel_section, sample_section
 from archsim.validation.measured import Measured
@@ -18,14 +19,14 @@ def validated(
     families: Sequence[str] = (),
     stacks: Sequence[str] = (),
     measurements: Path | None = None,
-    more: Iterable[Section] = (),
     progress: Callable[[Measured], None] = lambda table: None,
 ) -> list[Section]:
-    """The sections of a validation, kernels first; `more` are those of other levels, appended as they are.
+    """The sections of a validation: kernels, operators and layers, serving runs, machines.
 
     With the extra `measurements` on the whole kernel database, without it on the points that the package carries.
-    Operators and layers come from the published files in the folder `measurements`, else from the carried sample; they
-    are left out where a chip, family or stack is named.
+    Operators and layers come from the published files in the folder `measurements`, else from the carried sample, and
+    serving runs from the extra or the sample; they are left out where a chip, family or stack is named. Machines and
+    published figures of throughput are in that folder only.
     Raises ValueError for a chip, family or stack that does not exist.
     """
     if installed():
@@ -33,5 +34,5 @@ def validated(
     else:
         section = sample_section(loaded(Carried(), chips, families, stacks))
     named = chips or families or stacks
-    others = [] if named else [operator_section(records(measurements))]
-    return [section, *others, *more]
+    others = [] if named else [operator_section(records(measurements)), *sections(measurements)]
+    return [section, *others]
