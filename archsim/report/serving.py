@@ -20,6 +20,7 @@ from archsim.report.terminal import console, print_table
 from archsim.report.words import counted, dollars, number, percent, split_of, system_label, token_rate
 from archsim.serving.goodput import Largest
 from archsim.serving.measures import LATENCIES, QUANTILES
+from archsim.serving.simulate import uncached
 from archsim.units import show
 
 SCHEMA = 1
@@ -65,6 +66,9 @@ def notes(service: Service) -> list[str]:
     """What a reader should know beside the numbers."""
     found = [f"{service.measures.finished:,} of {counted(len(service.requests), 'request')} finished."]
     found += [f"{reason[0].upper()}{reason[1:]}." for reason in reasons(service)]
+    why = uncached(service.requests, service.server) if service.requests.chains is not None else ""
+    if why:
+        found.append(f"No prefix is found again: {why}.")
     skipped = service.requests.skipped
     if skipped:
         found.append(f"{counted(len(skipped), 'row')} left out: {skipped[0]}{' ...' if len(skipped) > 1 else ''}")
