@@ -40,6 +40,7 @@ def sentence(service: Service) -> str:
         why = reasons(service)
         return f"{system} finished 0 of {counted(len(r), 'request')}: {why[0] if why else 'there was no time'}."
     load = f"{r.clients} clients" if r.clients else f"{number(r.rate)} requests/s"
+    load = load if r.clients or r.rate else counted(len(r), "request")
     interactive = 1.0 / m.latency("tpot")["mean"]
     return (
         f"{system} serves {load} of {r.name}: {token_rate(interactive)} a user, first token after "
