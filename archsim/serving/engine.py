@@ -232,9 +232,10 @@ class Engine:
     def _forward(self, until: float, listening: bool) -> None:
         """Decode alone, for as many iterations as nothing changes; what arrives may be such a change."""
         batch = self.batch
-        if listening:
-            later = self.next_time()
-            until = min(later, until)
+        if listening and (self.pending or self._returning):
+            later = self.next_time() if self._returning else self.pending[0][0]
+            if later < until:
+                until = later
         time = until - self.clock - self._extra
         sums = batch.sums()
         total = sums[-1] if sums else 0.0
