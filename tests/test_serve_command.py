@@ -68,8 +68,14 @@ def said(text: str, *more: str) -> dict[str, object]:
 def test_it_answers_in_a_sentence_and_tables() -> None:
     result = serve("s.yaml")
     assert result.exit_code == 0, result.output
-    wanted = "60 of 60 requests finished", "TTFT", "p99", "goodput", "cost per million tokens", "95 % of steps within"
-    for text in wanted:
+    for text in (
+        "60 of 60 requests finished",
+        "TTFT",
+        "p99",
+        "goodput",
+        "cost per million tokens",
+        "95 % of steps within",
+    ):
         assert text in result.stdout
     assert "nan" not in result.stdout.lower()
 
@@ -121,6 +127,20 @@ def test_a_scheduler_of_ones_own_is_loaded_from_beside_the_scenario() -> None:
     assert text.startswith("other.yaml:7:") and "ModuleNotFoundError" in text
     Path("mine.py").write_text("", encoding="utf-8")
     assert "no class that extends Scheduler" in refused(serve("other.yaml"))
+
+
+def test_it_says_why_no_prefix_is_found() -> None:
+    text = SCENARIO.replace("output: 50", "output: 50, shared: {tokens: 256}")
+    for serving, reason in (
+        ("", ""),
+        ("serving: {kv: {block: 24}}", "no whole number of blocks of 24"),
+        ("serving: {kv: {allocation: contiguous}}", "contiguous memory shares no blocks"),
+        ("serving: {prefix_cache: false}", "the prefix cache is off"),
+    ):
+        Path("p.yaml").write_text(f"{text}{serving}\n", encoding="utf-8")
+        found = json.loads(serve("p.yaml", "--json", "-").stdout)
+        assert (found["prefix_hits"] > 0.2) == (not reason)
+        assert any(reason in note for note in found["notes"])
 
 
 def test_replicas_are_routed_to() -> None:

@@ -330,3 +330,16 @@ def test_quantiles_weigh() -> None:
 
 def test_a_schedulers_limits_are_its_own() -> None:
     assert policy("static").padded and policy("static").whole and not policy("chunked").padded
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"replicas": 2, "router": "round-robin"}, {"replicas": 2, "router": "least-loaded"}]
+)
+def test_progress_is_told_and_changes_nothing(more: dict[str, object]) -> None:
+    told: list[float] = []
+    asked, made = poisson(100.0, 500), server(2000, **more)
+    watched, alone = simulate(asked, made, progress=told.append), simulate(asked, made)
+    assert np.array_equal(watched.end, alone.end) and not watched.outcome.stopped
+    assert len(told) > 50 and told == sorted(told) and told[0] >= 0 and 0.9 < told[-1] <= 1.0
+    limited = simulate(asked, made, progress=told.append, events=30)
+    assert limited.outcome.events <= 31 and "events" in limited.outcome.stopped

@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from serving import server
 
 from archsim.catalog import CatalogError, names, read_text, validate
+from archsim.serving.measures import Measures
+from archsim.serving.simulate import simulate
 from archsim.workload.traces import load_trace
 from archsim.workload.traffic import TrafficFile, draw, load_traffic
 
@@ -196,3 +199,17 @@ def test_public_traces_have_their_published_means(
     assert found.input.mean() == pytest.approx(inputs, rel=1e-3)
     assert found.output.mean() == pytest.approx(outputs, rel=1e-3)
     assert found.span == pytest.approx(span, abs=1)
+
+
+@traces
+@pytest.mark.parametrize(
+    ("name", "bound"), [("mooncake_conversation_trace.jsonl", 0.374), ("mooncake_synthetic_trace.jsonl", 0.651)]
+)
+def test_a_cache_that_never_forgets_comes_near_the_bound_of_a_trace(name: str, bound: float) -> None:
+    """Below it, as a part of a block and a whole prompt's last block are no hits; one that forgets finds less."""
+    asked = load_trace(SHARED / name).at_rate(0.01)  # so slow that every prompt is computed when the next one comes
+    endless, small = (
+        Measures(simulate(asked, server(units, block=512, tokens=10**6))).hit_rate for units in (10**9, 2000)
+    )
+    assert bound - 0.02 < endless <= bound
+    assert 0 < small < endless

@@ -20,6 +20,7 @@ from archsim.report.terminal import console, print_table
 from archsim.report.words import counted, dollars, number, percent, split_of, system_label, token_rate
 from archsim.serving.goodput import Largest
 from archsim.serving.measures import LATENCIES, QUANTILES
+from archsim.serving.simulate import uncached
 from archsim.units import show
 
 SCHEMA = 1
@@ -39,6 +40,7 @@ def sentence(service: Service) -> str:
         why = reasons(service)
         return f"{system} finished 0 of {counted(len(r), 'request')}: {why[0] if why else 'there was no time'}."
     load = f"{r.clients} clients" if r.clients else f"{number(r.rate)} requests/s"
+    load = load if r.clients or r.rate else counted(len(r), "request")
     interactive = 1.0 / m.latency("tpot")["mean"]
     return (
         f"{system} serves {load} of {r.name}: {token_rate(interactive)} a user, first token after "
@@ -65,6 +67,9 @@ def notes(service: Service) -> list[str]:
     """What a reader should know beside the numbers."""
     found = [f"{service.measures.finished:,} of {counted(len(service.requests), 'request')} finished."]
     found += [f"{reason[0].upper()}{reason[1:]}." for reason in reasons(service)]
+    why = uncached(service.requests, service.server) if service.requests.chains is not None else ""
+    if why:
+        found.append(f"No prefix is found again: {why}.")
     skipped = service.requests.skipped
     if skipped:
         found.append(f"{counted(len(skipped), 'row')} left out: {skipped[0]}{' ...' if len(skipped) > 1 else ''}")

@@ -1,1 +1,1 @@
-"""What users feel: the steady answer of a closed loop."""
+"""What users feel: the steady answer of a closed loop, and requests played one by one."""

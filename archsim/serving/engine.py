@@ -163,12 +163,14 @@ class Engine:
 
     def run(self, until: float = inf, events: float = inf) -> None:
         """Plays every iteration that starts before `until`, or until so many events have happened in all."""
-        out, waiting, pending = self.outcome, self.waiting, self.pending
+        out, waiting, pending, pool, batch = self.outcome, self.waiting, self.pending, self.pool, self.batch
         while True:
             clock = self.clock
             if self._returning or (pending and pending[0][0] <= clock):
                 self._arrive()
-            idle = not self.batch.size and not self.filling and not waiting
+            quiet = not waiting and not self.filling  # then any scheduler decodes
+            size = batch.size
+            idle = quiet and not size
             if idle:
                 clock = self.next_time()
             if clock >= until:
@@ -181,7 +183,11 @@ class Engine:
                 out.stopped = f"stopped after {out.events:,} events"
                 return
             out.events += 1
-            self._step(until)
+            if quiet and pool.capacity - pool.used >= size * self._block_units:
+                self._closed = False
+                self._forward(until, self._listens)
+            else:
+                self._step(until)
 
     def _arrive(self) -> None:
         clock, pending = self.clock, self.pending
@@ -210,16 +216,11 @@ class Engine:
         batch, pool = self.batch, self.pool
         self._closed = False
         self._next = 0
-        quiet = not self.waiting and not self.filling  # then any scheduler decodes
-        if batch.size and not (quiet and pool.capacity - pool.used >= batch.size * self._block_units):
+        if batch.size:
             self._next = batch.need(1)
             if self._next > pool.free:
                 self._closed = True
                 self._make_room()
-                quiet = False
-        if quiet:
-            self._forward(until, self._listens)
-            return
         chunks, decode = self.scheduler.plan(self)
         if chunks:
             self._mixed(chunks, decode and batch.size > 0)
@@ -231,9 +232,10 @@ class Engine:
     def _forward(self, until: float, listening: bool) -> None:
         """Decode alone, for as many iterations as nothing changes; what arrives may be such a change."""
         batch = self.batch
-        if listening:
-            later = self.next_time()
-            until = min(later, until)
+        if listening and (self.pending or self._returning):
+            later = self.next_time() if self._returning else self.pending[0][0]
+            if later < until:
+                until = later
         time = until - self.clock - self._extra
         sums = batch.sums()
         total = sums[-1] if sums else 0.0

@@ -42,7 +42,8 @@ class Scheduler:
             tokens = min(filling.left, budget)
             chunks.append((filling, tokens))
             budget -= tokens
-        while budget > 0 and engine.waiting and engine.running < self.max_batch:
+        room = self.max_batch - engine.running
+        while budget > 0 and room > 0 and engine.waiting:
             admitted = engine.admit()
             if admitted is None:
                 break
@@ -50,6 +51,7 @@ class Scheduler:
             if tokens:
                 chunks.append((admitted, tokens))
             budget -= max(tokens, 1)
+            room -= 1
         return chunks, True
 
     def deaf(self, engine: "Engine") -> bool:

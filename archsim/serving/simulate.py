@@ -120,10 +120,24 @@ def _engine(requests: Requests, server: Server, outcome: Outcome, plain: bool) -
     if server.scheduler.whole and layout.reserve is None:
         layout = replace(layout, reserve=0)
     prefixes = None
-    if server.caching and requests.chains is not None and layout.levels[-1] and not requests.block % layout.block:
+    if requests.chains is not None and not uncached(requests, server):
         prefixes = Prefixes(requests.block, requests.block // layout.block * layout.levels[-1])
     pool = Pool(layout, server.units, prefixes)
     return Engine(requests, server.surface, pool, server.scheduler, outcome, plain, server.swap, server.watermark)
+
+
+def uncached(requests: Requests, server: Server) -> str:
+    """Why prompts that share blocks are not kept for one another; empty where they are."""
+    layout = server.layout
+    if not server.caching:
+        return "the prefix cache is off"
+    if not layout.grows:
+        return "contiguous memory shares no blocks"
+    if requests.block % layout.block:
+        return (
+            f"blocks of {requests.block} tokens, which prompts share, are no whole number of blocks of {layout.block}"
+        )
+    return "" if layout.levels[-1] else "no layer holds a whole context"
 
 
 def _closed(requests: Requests, engines: Sequence[Engine], outcome: Outcome) -> None:
