@@ -9,7 +9,7 @@ NOTES: Final[dict[str, str]] = {
     # scenarios
     "ScenarioFile.name": "shown in reports; default: the file's own name",
     "ScenarioFile.model": "name or path of a model",
-    "ScenarioFile.pools": "chips by a name of your choice; today exactly one pool",
+    "ScenarioFile.pools": "chips by a name of your choice: one pool, or two with the names that the mapper gives them",
     "ScenarioFile.precision": "over the model's own formats; `weights` also sets `attention` and `experts`",
     "ScenarioFile.runtime": "name or path of a runtime",
     "ScenarioFile.mapper": "name or path of a mapper, which proposes splits",
@@ -23,7 +23,6 @@ NOTES: Final[dict[str, str]] = {
     "ScenarioFile.routing": "how unevenly tokens choose experts",
     "ScenarioFile.economics": "how chips are paid for",
     "PoolFile.chip": "name or path of a chip",
-    "PoolFile.count": "chips in all",
     "SloFile.ttft": "mean time to first token, at most",
     "SloFile.tpot": "mean time per output token, at most",
     "SloFile.interactivity": "tokens a second for one user, at least: 1 / TPOT",
