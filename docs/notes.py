@@ -109,6 +109,7 @@ NOTES: Final[dict[str, str]] = {
     "WorkloadFile.sources": "where every number comes from",
     "ParametersFile.total": "without layers that only predict further tokens",
     "ParametersFile.active": "that one token touches, both embedding matrices included",
+    "Architecture.share_q_dim": "width that queries share before they part into heads (Step-3)",
     "Architecture.model_type": "the family, for what no key says: `qwen3*` norms queries and keys, `opt` has biases",
     "Architecture.vocab_size": "rows of the embedding and of the head",
     "Architecture.hidden_size": "width of the residual stream",
