@@ -40,6 +40,7 @@ test test-all: $(DEV)
 
 bench: $(RUN)
 	@$(BIN)/python benchmarks/speed.py
+	@$(BIN)/python benchmarks/serving.py
 
 # Writes what the examples print now beside them, and the golden metrics; look at the difference before committing it.
 examples: $(RUN)
@@ -70,7 +71,7 @@ constraints: export PIP_BUILD_CONSTRAINT :=
 constraints:
 	$(check_python)
 	@"$(PYTHON)" -m venv --clear build/constraints
-	@build/constraints/bin/pip install -qq '.[dev]' hatchling 'typer<0.29'
+	@build/constraints/bin/pip install -qq '.[dev,measurements]' hatchling 'typer<0.29'
 	@grep '^#' constraints.txt > build/constraints.txt
 	@build/constraints/bin/pip freeze --exclude archsim >> build/constraints.txt
 	@mv build/constraints.txt constraints.txt

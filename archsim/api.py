@@ -6,6 +6,10 @@ from pathlib import Path
 from archsim.explore.result import Result
 from archsim.explore.run import run as run_scenario
 from archsim.explore.scenario import Scenario, load_scenario, scenario_of
+from archsim.explore.service import Asked, Service
+from archsim.explore.service import serve as serve_scenario
+from archsim.workload.requests import Requests
+from archsim.workload.traffic import load_traffic
 
 
 def load(scenario: str | Path) -> Scenario:
@@ -45,3 +49,29 @@ def run(
     known = {name for name in ("batch", "context") if name in values or getattr(loaded, name) is not None}
     chosen = mode or ("step" if known == {"batch", "context"} else "steady")
     return run_scenario(loaded, chosen, values, zipped)
+
+
+def serve(
+    scenario: str | Path | Scenario,
+    *,
+    traffic: str | None = None,
+    trace: str | Path | None = None,
+    requests: Requests | int | None = None,
+    rate: float | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    plain: bool = False,
+    skip_bad: bool = False,
+) -> Service:
+    """Requests played one by one: `serve("llama-70b-on-h100", traffic="chat", rate=8).measures.latency("ttft")`.
+
+    `traffic` names a traffic file and `trace` a file of requests, instead of those of the scenario; `requests` are
+    given ones, or how many. `rate` is in requests a second. Raises CatalogError for mistakes in files, ValueError
+    where nothing is asked, and `explore.service.Refused` (a ValueError) where no plan fits.
+    """
+    loaded = scenario if isinstance(scenario, Scenario) else load(scenario)
+    drawn = None if traffic is None else load_traffic(traffic)
+    given = requests if isinstance(requests, Requests) else None
+    count = None if isinstance(requests, Requests) else requests
+    asked = Asked(drawn, None if trace is None else str(trace), rate, seconds, count, plain, seed, skip_bad)
+    return serve_scenario(loaded, asked, given)

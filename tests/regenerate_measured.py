@@ -21,7 +21,7 @@ from archsim.validation.carried import FOLDER
 from archsim.validation.database import STACKS, WHEEL, Database, Table, database, parts
 from archsim.validation.families import LOADERS
 from archsim.validation.measured import Measured
-from archsim.validation.records import CARRIED, SOURCES, Published, records
+from archsim.validation.published import CARRIED, SOURCES, Published, records
 
 CHIPS = ("nvidia/a100-sxm-80gb", "nvidia/h100-sxm", "nvidia/h200-sxm", "nvidia/b200-sxm", "nvidia/gb300")
 TRIED = 60  # rows of a group looked at before it is given up
@@ -38,6 +38,7 @@ PLAN = (
     ("all-reduce", "comm", "custom_allreduce", (), 3),
     ("nccl", "comm", "nccl", ("op_name",), 1),
     ("all-to-all", "comm", "wideep_deepep_ll", (), 2),
+    ("all-to-all", "comm", "wideep_deepep_normal", (), 1),
     ("state", "linear_attention", "gdn", ("kernel_source",), 1),
     ("elementwise", "quantize", "scale_matrix", (), 2),
 )

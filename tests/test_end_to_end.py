@@ -14,7 +14,8 @@ from archsim.mapping.plan import Kernel, Plan
 from archsim.mapping.runtime import load_runtime
 from archsim.mapping.split import split
 from archsim.serving.steady import steady
-from archsim.validation import end_to_end_fit, end_to_end_pools, published, spark
+from archsim.validation import end_to_end_fit, end_to_end_pools, spark
+from archsim.validation import published_figures as published
 from archsim.validation.deployments import batches, cache_of, precision_names
 from archsim.validation.end_to_end import Predicted, harness, predict, tpot, ttft
 from archsim.validation.end_to_end_first import NAMES as FIRST_NAMES

@@ -20,6 +20,7 @@ FOLDERS = {
     "runtime": "mappers/runtimes",
     "generation": "chips/generations",
     "memory": "chips/memory",
+    "traffic": "workloads/traffic",
 }
 TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,

@@ -31,7 +31,7 @@ from archsim.validation.measured import CALIBRATION, FLAGS, Measured, half
 from archsim.validation.operators import operator_section
 from archsim.validation.predict import below_roofline, predicted, resident, still
 from archsim.validation.products import MEAN, products
-from archsim.validation.records import records
+from archsim.validation.published import records
 from archsim.validation.tables import EVERY, Gate, Row, Section, Standing, rows_of
 
 BF16 = format_named("bf16")
@@ -133,6 +133,37 @@ def test_large_weights_leave_the_cache_and_small_ones_stay() -> None:
     dims = {"m": array(1.0), "n": array([256.0, 16384.0]), "k": array([256.0, 16384.0])}
     share = resident(Kernel("o", "gemm", "ffn", dims, BF16, BF16, "bf16", ()), chip)
     assert share is not None and share[0] > 0.99 and share[1] < 1e-6
+
+
+def test_a_gather_is_one_phase_of_an_all_reduce() -> None:
+    chip = still(load_chip(H100))
+    dims = {"bytes": array([1024.0, 2.0**30]), "ranks": array(8.0)}
+    kernel = Kernel("x", "all_reduce", "ffn", dims, BF16, BF16, "bf16", (), "nccl")
+    both = timed(kernel, chip, "vllm")[0]
+    named = timed(replace(kernel, dims={**dims, "phases": array(2.0)}), chip, "vllm")[0]
+    one, parts = timed(replace(kernel, dims={**dims, "phases": array(1.0)}), chip, "vllm")
+    assert np.array_equal(both, named)
+    assert np.all(one < both) and np.all(one > 0.3 * both)
+    assert sum(parts.values()) == pytest.approx(one, rel=1e-9)
+
+
+def test_small_messages_take_the_protocol_for_them() -> None:
+    chip = load_chip(H100)
+    dims = {"bytes": array([1024.0, 2.0**30]), "ranks": array(8.0)}
+    kernel = Kernel("x", "all_to_all", "experts", dims, BF16, BF16, "bf16", (), "nccl")
+    constants = chip.generation.kernels["vllm"]["all_to_all"]["nccl"]
+    small, large = timed(kernel, chip, "vllm")[0]
+    assert small == pytest.approx(constants.low, rel=0.05)
+    assert large == pytest.approx(constants.local + 2.0**30 * 7 / 8 / (450e9 * constants.local_link), rel=1e-6)
+
+
+def test_experts_without_a_gate_have_their_own_kernel(sample: list[Measured]) -> None:
+    table = next(t for t in sample if t.family == "experts, ungated" and t.format == "fp8")
+    kernel, chip = table.kernels[0], load_chip(table.chip)
+    gated = replace(kernel, dims={**kernel.dims, "matrices": array(3.0)})
+    fixed = [chip.generation.kernels["trtllm"]["experts"][name].fixed for name in ("fp8", "fp8_ungated")]
+    least = [float(timed(k, chip, "trtllm")[1]["fixed"][0]) for k in (gated, kernel)]
+    assert all(a >= b for a, b in zip(least, fixed, strict=True)) and least[0] != least[1]
 
 
 def test_known_routing_replaces_the_expected_one() -> None:

@@ -107,6 +107,7 @@ class ContextAttention(Constants):
     overlap: Positive = 4.0
     rows: int = Field(128, description="Mt: query rows of a tile; 0 for no tiles at all")
     memory: Share = Field(0.85, description="sustained share of the bandwidth for these passes")
+    edge: int = Field(0, description="keys a tile computes beyond a window, whose two ends fall inside blocks of keys")
 
 
 class Experts(Constants):
@@ -194,10 +195,18 @@ class AllReduce(Constants):
 
 
 class AllToAll(Constants):
-    """Dispatch of tokens to experts and their return, inside a node and across nodes."""
+    """Dispatch of tokens to experts and their return, inside a node and across nodes.
+
+    The set `any` is that of decode (DeepEP's low-latency kernels); `normal` are its kernels for prompts, `nccl` is
+    NCCL's all-to-all.
+    """
 
     local: Seconds = Field(0.0, description="fixed time inside a link domain")
     local_link: Share = 1.0
+    low: Seconds | None = Field(
+        None, description="fixed time of a protocol for small messages (NCCL's LL), where there is one"
+    )
+    low_link: Share = Field(1.0, description="share of the link bandwidth of that protocol")
     remote: Seconds = Field(0.0, description="fixed time across nodes")
     remote_link: Share = 1.0
 

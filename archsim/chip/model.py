@@ -126,8 +126,8 @@ class Chip:
     `matrix` maps formats to dense peak FLOP/s, `vector` likewise; `exponentials` are per clock and core; `clock` is
     in Hz, `cores` are SMs, compute units or core slices, `sram` is bytes a core, `cache` bytes shared by all; a
     `partitioned` cache keeps a copy of what both of its halves read. `network` are the B/s that a core takes from the
-    network on chip (None: never the limit), `backing` the memory behind an LPU that may hold its KV cache. A `varied`
-    chip is not as its file says, but what-if.
+    network on chip (None: never the limit), `backing` the memory behind an LPU that may hold its KV cache.
+    A `varied` chip is not as its file says, but what-if.
     """
 
     name: str

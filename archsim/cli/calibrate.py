@@ -33,7 +33,7 @@ def calibrate(
 ) -> None:
     """Fit the constants of kernels to measured times, and write the generation files that hold them."""
     with refusals():
-        from archsim.validation.fit import ready
+        from archsim.validation.calibrate import ready
 
         ready()
         if bench is not None:

@@ -31,12 +31,14 @@ def validate(
         for target in (html, markdown, None if json in (None, "-") else Path(json)):
             output.check_place(target)
         sections = validated(chip or (), family or (), stack or (), measurements)
-        command = _command(chip, family, stack, html, markdown)
+        given = {"--chip": chip or [], "--family": family or [], "--stack": stack or []}
+        given["--measurements"] = ["DIR"] if measurements else []
         if html is not None:
             from archsim.report.validation_page import to_html
 
-            html.write_text(to_html(sections, command), encoding="utf-8")
+            html.write_text(to_html(sections, _command(given, {"--html": html.name})), encoding="utf-8")
         if markdown is not None:
+            command = _command(given, {"--markdown": "docs/validation.md"})
             markdown.write_text(to_markdown(sections, command), encoding="utf-8")
         if json is not None:
             output.write_text(to_json(sections), json)
@@ -44,11 +46,9 @@ def validate(
             print_validation(sections)
 
 
-def _command(chip: Names, family: Names, stack: Names, html: Path | None, markdown: Path | None) -> str:
+def _command(given: dict[str, list[str]], written: dict[str, str | None]) -> str:
     """The command that makes a page again."""
     from archsim.report.output import command_line
 
-    given = [(f"--{name}", values) for name, values in (("chip", chip), ("family", family), ("stack", stack))]
-    repeated = [part for option, values in given for value in values or () for part in (option, value)]
-    written = {"--html": html.name if html else None, "--markdown": "docs/validation.md" if markdown else None}
+    repeated = [part for option, values in given.items() for value in values for part in (option, value)]
     return command_line("validate", repeated, written)

@@ -251,16 +251,16 @@ class _Context:
         """Tiles of rows walk their keys; the longest tile of the last wave shows; passes over memory add.
 
         `keys` are key columns of all tiles of one head, with the half tiles at the diagonal, and at the trailing
-        edge of
-        a window, that are computed and thrown away.
+        edge of a window with a whole block more, that are computed and thrown away.
         """
         requests = np.maximum(x["requests"], 1e-9)
         length = x["tokens"] / requests
         rows = np.minimum(self.c.rows, np.maximum(ceil_to(length, 64.0), 64.0))
         tiles = np.ceil(length / self.c.rows)
         trailing = np.maximum(tiles - np.ceil(x["window"] / rows), 0.0)
-        keys = x["pairs"] / requests / rows + (tiles + trailing) * (rows - 1.0) / 2.0
-        longest = np.minimum(ceil_to(length + x["prefix"] / requests, 64.0), x["window"] + self.c.rows)
+        keys = x["pairs"] / requests / rows + (tiles + trailing) * (rows - 1.0) / 2.0 + trailing * self.c.edge
+        windowed = x["window"] + (self.c.rows + self.c.edge)
+        longest = np.minimum(ceil_to(length + x["prefix"] / requests, 64.0), windowed)
         heads = x["requests"] * x["heads"]
         column = 2.0 * rows * (x["width"] + x["value"]) / (x["peak"] / x["cores"])
         pace = self._pace(x, rows, column)

@@ -12,6 +12,7 @@ from archsim.mapping.plan import Kernel
 
 Flags = np.typing.NDArray[np.bool_]
 
+BOTH = array(2.0)  # phases of an all-reduce: reduce-scatter, all-gather
 NOWHERE = Link("none", array(1e-30), array(0.0), 1)
 
 
@@ -19,15 +20,16 @@ def all_reduce(kernel: Kernel, chip: Chip, constants: AllReduce) -> tuple[Array,
     """Seconds and parts of an all-reduce of `bytes` over `ranks`.
 
     Inside a domain: the fastest of one-shot, two-shot, ring and in-switch reduction. Across domains: reduce-scatter
-    inside, ring between nodes over every rank's share, all-gather inside.
+    inside, ring between nodes over every rank's share, all-gather inside. With `phases` 1 it is an all-gather or a
+    reduce-scatter of `bytes`: one of the two phases, so half the steps and bytes, and nothing for a switch to reduce.
     """
-    size, ranks = kernel.dims["bytes"], kernel.dims["ranks"]
+    size, ranks, phases = kernel.dims["bytes"], kernel.dims["ranks"], kernel.dims.get("phases", BOTH)
     up, out = chip.links.get("scale_up", NOWHERE), chip.links.get("scale_out", NOWHERE)
     inside = np.minimum(ranks, up.domain)
     nodes = np.ceil(ranks / up.domain)
-    seconds, wire = _inside(size, inside, up, constants)
-    across = np.where(nodes > 1, 2.0 * (nodes - 1.0) / nodes * size / inside / out.bandwidth, 0.0)
-    latency = np.where(nodes > 1, 2.0 * (nodes - 1.0) * out.latency, 0.0)
+    seconds, wire = _inside(size, inside, phases, up, constants)
+    across = np.where(nodes > 1, phases * (nodes - 1.0) / nodes * size / inside / out.bandwidth, 0.0)
+    latency = np.where(nodes > 1, phases * (nodes - 1.0) * out.latency, 0.0)
     active = (ranks > 1) & (size > 0)
     return _parts(active, seconds + across + latency, wire + across)
 
@@ -37,23 +39,26 @@ def beyond(kernel: Kernel, constants: AllReduce) -> Flags:
     return kernel.dims["ranks"] > constants.ranks
 
 
-def _inside(size: Array, ranks: Array, link: Link, c: AllReduce) -> tuple[Array, Array]:
+def _inside(size: Array, ranks: Array, phases: Array, link: Link, c: AllReduce) -> tuple[Array, Array]:
     """Fastest algorithm inside a domain, and the least time of its bytes on the wire."""
     others = ranks - 1.0
-    twice = 2.0 * others / ranks * size
-    wire = np.minimum(twice, others * size)
+    steps = others * (phases / 2.0)
+    twice = phases * others / ranks * size
+    direct = others * np.where(phases > 1.0, size, size / ranks)
+    wire = np.minimum(twice, direct)
     options = []
     if c.one_shot is not None:
-        options.append((c.one_shot + c.rank * others) * c.skew + others * size / (link.bandwidth * c.one_shot_link))
+        options.append((c.one_shot + c.rank * steps) * c.skew + direct / (link.bandwidth * c.one_shot_link))
     if c.two_shot is not None:
-        options.append((c.two_shot + c.rank * others) * c.skew + twice / (link.bandwidth * c.two_shot_link))
+        options.append((c.two_shot + c.rank * steps) * c.skew + twice / (link.bandwidth * c.two_shot_link))
     if c.ring is not None:
-        options.append((c.ring + c.ring_rank * others) * c.skew + twice / (link.bandwidth * c.ring_link))
+        options.append((c.ring + c.ring_rank * steps) * c.skew + twice / (link.bandwidth * c.ring_link))
     if c.ring is not None and c.switch_link is not None and link.switch:
         through = (1.0 + 1.0 / ranks) * size
         switched = c.ring * c.skew + through / (link.bandwidth * c.switch_link)
-        options.append(np.where(ranks > 2, switched, np.inf))
-        wire = np.where(ranks > 2, np.minimum(wire, through), wire)
+        reduced = (ranks > 2) & (phases > 1.0)
+        options.append(np.where(reduced, switched, np.inf))
+        wire = np.where(reduced, np.minimum(wire, through), wire)
     fastest = options[0]
     for option in options[1:]:
         fastest = np.minimum(fastest, option)
@@ -71,6 +76,8 @@ def all_to_all(kernel: Kernel, chip: Chip, constants: AllToAll) -> tuple[Array, 
     far = ranks > up.domain
     wire = np.maximum(local / up.bandwidth, remote / out.bandwidth)
     near_time = constants.local + up.latency * (constants.local == 0.0) + local / (up.bandwidth * constants.local_link)
+    if constants.low is not None:
+        near_time = np.minimum(near_time, constants.low + local / (up.bandwidth * constants.low_link))
     far_time = (
         constants.remote + out.latency * (constants.remote == 0.0) + remote / (out.bandwidth * constants.remote_link)
     )
@@ -90,4 +97,4 @@ def link_bytes(kernel: Kernel) -> Array:
     own."""
     size, ranks = kernel.dims["bytes"], kernel.dims["ranks"]
     once = (ranks - 1.0) / ranks * size
-    return 2.0 * once if kernel.kind == "all_reduce" else once
+    return kernel.dims.get("phases", BOTH) * once if kernel.kind == "all_reduce" else once

@@ -83,8 +83,10 @@ def load(dims: Inputs) -> dict[str, Array]:
 def experts(kernel: Kernel, chip: Chip, constants: Experts) -> tuple[Array, dict[str, Array]]:
     """Seconds and parts of the routed experts of one layer on the busiest rank."""
     d = kernel.dims
-    inputs = load(d) | {
-        "routed": d["tokens"] * d["top_k"],
+    now = load(d)
+    everywhere = d["tokens"] * d["top_k"]
+    inputs = now | {
+        "routed": np.where(d["apart"] > 1, now["rows"], everywhere),  # sent to their ranks, others never arrive
         "hidden": d["hidden"],
         "width": d["width"],
         "matrices": d["matrices"],

@@ -1,6 +1,6 @@
 """Kind `gpu`: kernels in waves over SMs with a shared cache and memory. Prices any kernel of a plan."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +44,7 @@ Flags = np.typing.NDArray[np.bool_]
 Timed = tuple[Array, dict[str, Array]]
 Timing = Callable[[Kernel, Chip, Any], Timed]
 
-NEVER = np.zeros(1, np.bool_)
+GATED = 3.0  # matrices of an expert with a gate
 
 FORMS: dict[str, tuple[Timing, type[Constants]]] = {
     "gemm": (gemm, Gemm),
@@ -92,15 +92,16 @@ def timed(kernel: Kernel, chip: Chip, stack: str) -> Timed:
     names, generation, stack = _formats(kernel), chip.generation, kernel.stack or stack
     constants = generation.constants(stack, kernel.kind, names, as_class)
     timing = _shown(timing, kernel.shown)
-    where, case = _case(kernel, constants)
-    other = generation.variant(stack, kernel.kind, names, case) if where.any() else None
-    if other is None:
-        return timing(kernel, chip, constants)
-    seconds, parts = timing(kernel, chip, other)
-    if where.all():
-        return seconds, parts
-    rest, own = timing(kernel, chip, constants)
-    return np.where(where, seconds, rest), {name: np.where(where, part, own[name]) for name, part in parts.items()}
+    for where, case in _cases(kernel, constants):
+        other = generation.variant(stack, kernel.kind, names, case) if where.any() else None
+        if other is None:
+            continue
+        seconds, parts = timing(kernel, chip, other)
+        if where.all():
+            return seconds, parts
+        rest, own = timing(kernel, chip, constants)
+        return np.where(where, seconds, rest), {name: np.where(where, part, own[name]) for name, part in parts.items()}
+    return timing(kernel, chip, constants)
 
 
 def _shown(timing: Timing, share: float) -> Timing:
@@ -116,15 +117,15 @@ def _shown(timing: Timing, share: float) -> Timing:
     return shown
 
 
-def _case(kernel: Kernel, constants: Constants) -> tuple[Flags, str]:
-    """Where a library would pick another kernel, and the name of that variant."""
+def _cases(kernel: Kernel, constants: Constants) -> Iterator[tuple[Flags, str]]:
+    """Where a library would pick another kernel, and the name of that variant; the first that exists counts."""
     if isinstance(constants, GenerationAttention):
-        return unpacked(kernel, constants), "unpacked"
+        yield unpacked(kernel, constants), "unpacked"
     if isinstance(constants, Experts):
-        return kernel.dims["expert_ranks"] <= 1.0, "sliced"
+        yield kernel.dims["matrices"] < GATED, "ungated"
+        yield kernel.dims["expert_ranks"] <= 1.0, "sliced"
     if isinstance(constants, AllReduce):
-        return beyond(kernel, constants), "nccl"
-    return NEVER, ""
+        yield beyond(kernel, constants), "nccl"
 
 
 def _formats(kernel: Kernel) -> tuple[str, ...]:

@@ -43,9 +43,11 @@ from archsim.mapping.runtime import Runtime, load_runtime
 from archsim.mapping.split import Split
 from archsim.mapping.split import split as split_of
 from archsim.mapping.system import Partner, Pool, System
+from archsim.serving.policy import ServingFile
 from archsim.units import UnitError
 from archsim.workload.model import Model, Precision, precision_of
 from archsim.workload.schema import PrecisionClass, load_model
+from archsim.workload.traffic import TrafficFile, load_traffic
 from archsim.yamlmarks import shown
 
 Loaded = TypeVar("Loaded")
@@ -54,12 +56,6 @@ NUMBERS = ("batch", "context", "input", "output", "cached", "skew")
 EXPERT_SKEW = 1.2  # exponent of expert popularity that explains measured decode of five MoE families
 
 
-class TrafficFile(StrictModel):
-    """Requests of one size."""
-
-    input: Count = Field(description="prompt tokens")
-    output: Count = Field(description="generated tokens")
-    cached: Natural = Field(0, description="prompt tokens found in the prefix cache")
 
 
 class SloFile(StrictModel):
@@ -68,6 +64,7 @@ class SloFile(StrictModel):
     ttft: Seconds | None = None
     tpot: Seconds | None = None
     interactivity: TokensPerSecond | None = None
+    share: Fraction = Field(0.9, description="of requests that must keep all of it, where they are served one by one")
 
 
 class SplitFile(StrictModel):
@@ -144,7 +141,11 @@ class ScenarioFile(StrictModel):
     power_cap: Watts | None = Field(None, description="board power of a chip at the most; default: its own limit")
     batch: Count | tuple[Count, ...] | None = None
     context: Count | tuple[Count, ...] | None = None
-    traffic: TrafficFile | None = None
+    traffic: TrafficFile | str | None = Field(
+        None, description="requests, or the name of a traffic file; asks for the steady answer"
+    )
+    trace: str | None = Field(None, description="a file of requests to serve, relative to this one")
+    serving: ServingFile = ServingFile()
     slo: SloFile = SloFile()
     objective: ObjectiveFile = ObjectiveFile()
     routing: RoutingFile = RoutingFile()
@@ -180,6 +181,10 @@ class Scenario:
     partner_terms: Terms = field(default_factory=Terms)
     drafter: Model | None = None
     chip_mark: Mark | None = None
+    traffic: TrafficFile | None = None
+    trace: str | None = None
+    serving: ServingFile = field(default_factory=ServingFile)
+    marks: Document | None = None
 
     @property
     def partner(self) -> Partner | None:
@@ -190,6 +195,10 @@ class Scenario:
     def all_chips(self) -> Array:
         """Chips of all pools."""
         return self.system.chips
+
+    def mark(self, *where: str | int) -> Mark | None:
+        """Where the scenario's file says something; None for one without a file."""
+        return None if self.marks is None else self.marks.mark(*where)
 
     @property
     def chip(self) -> Chip:
@@ -227,6 +236,9 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
     drafter = None
     if file.speculation.model is not None:
         drafter = loader.load(load_model, file.speculation.model, document.mark("speculation", "model"))
+    traffic = file.traffic
+    if isinstance(traffic, str):
+        traffic = loader.load(load_traffic, traffic, document.mark("traffic"))
     faults = [*loader.faults, *_check(file, document), *check_pools(file, document, mapper)]
     faults += _unpriced(file, document, [chip for chip in chips.values() if chip is not None])
     if file.placement.kv == "backing":
@@ -261,9 +273,9 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         split=pools.split,
         batch=_numbers(file.batch),
         context=_numbers(file.context),
-        input=None if file.traffic is None else array(file.traffic.input),
-        output=None if file.traffic is None else array(file.traffic.output),
-        cached=array(0.0 if file.traffic is None else file.traffic.cached),
+        input=None if traffic is None else array(traffic.mean_input),
+        output=None if traffic is None else array(traffic.mean_output),
+        cached=array(0.0 if traffic is None else traffic.cached),
         slo=file.slo,
         objective=file.objective,
         skew=array(file.routing.skew),
@@ -274,6 +286,10 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         partner_terms=pools.terms,
         drafter=drafter,
         chip_mark=next(document.mark("pools", name, "chip") for name in file.pools),
+        traffic=traffic,
+        trace=None if file.trace is None else str(_trace_of(document, file.trace)),
+        serving=file.serving,
+        marks=document,
     )
 
 
@@ -303,6 +319,11 @@ def runnable(runtime: Runtime, model: Model, proposed: Split) -> Split:
     return proposed.mapped(lambda _, value: value if value.size < kept.size else value[kept])
 
 
+def _trace_of(document: Document, name: str) -> Path:
+    """The file of a trace, relative to the scenario's."""
+    return (document.path.parent / Path(name).expanduser()).resolve()
+
+
 def _capped(chip: Chip, cap: float | None) -> Chip:
     """The chip under a power cap, if it is below its own."""
     if cap is None:
@@ -327,8 +348,10 @@ class _Loader:
 
 def _check(file: ScenarioFile, document: Document) -> list[Fault]:
     faults = []
-    if file.batch is None and file.context is None and file.traffic is None:
+    if file.batch is None and file.context is None and file.traffic is None and file.trace is None:
         faults.append(document.mark().fault("nothing is asked: give `batch` and `context`, or `traffic`"))
+    if file.trace is not None and not _trace_of(document, file.trace).is_file():
+        faults.append(document.mark("trace").fault(f"no such file {file.trace!r}"))
     if (file.batch is None) != (file.context is None) and file.traffic is None:
         faults.append(document.mark().fault("the step answer needs both `batch` and `context`"))
     if file.objective.minimize and file.objective.maximize:

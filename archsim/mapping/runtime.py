@@ -56,8 +56,8 @@ class DistanceFile(StrictModel):
 class KindsFile(StrictModel):
     """Bands of models without and with routed experts."""
 
-    dense: DistanceFile
-    experts: DistanceFile
+    dense: DistanceFile = Field(description="models whose layers are all dense")
+    experts: DistanceFile = Field(description="models with routed experts")
 
 
 class SpreadFile(StrictModel):
@@ -65,8 +65,8 @@ class SpreadFile(StrictModel):
 
     chips: tuple[str, ...] = Field((), description="names of the chips whose runs were fitted")
     generations: tuple[str, ...] = Field((), description="generations of which chips were measured")
-    tpot: KindsFile
-    ttft: KindsFile
+    tpot: KindsFile = Field(description="of the time between tokens")
+    ttft: KindsFile = Field(description="of the time to the first token")
 
 
 class RuntimeFile(StrictModel):

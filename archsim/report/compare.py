@@ -273,19 +273,15 @@ def to_html(found: Sequence[Compared], command: str) -> str:
                 "parts": [(item.title, figure, difference_table(item, False)) for item, figure in both],
             }
         )
-    return (
-        environment()
-        .get_template("compare.html")
-        .render(
-            title=" and ".join(item.name for item in found) if len(found) == 2 else f"{len(found)} scenarios",
-            table=side_by_side(found),
-            refusals=[refusal_lines(item.point) for item in found if not item.feasible],
-            chapters=chapters,
-            command=command,
-            version=__version__,
-            figures=figures.as_json(),
-            plotly=Markup(get_plotlyjs()),
-        )
+    return environment().get_template("compare.html").render(
+        title=" and ".join(item.name for item in found) if len(found) == 2 else f"{len(found)} scenarios",
+        table=side_by_side(found),
+        refusals=[refusal_lines(item.point) for item in found if not item.feasible],
+        chapters=chapters,
+        command=command,
+        version=__version__,
+        figures=figures.as_json(),
+        plotly=Markup(get_plotlyjs()),
     )
 
 

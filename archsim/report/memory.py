@@ -158,7 +158,7 @@ def _stage(point: Point) -> str:
 
 
 def _counts(point: Point, context: float) -> dict[str, float]:
-    """Layers of each kind on the pipeline stage with most of the KV cache; of an LPU every stage has its share."""
+    """Layers of each kind on the pipeline stage that holds most of the KV cache; an LPU's stages share evenly."""
     model, count = point.scenario.model, single(point.scenario.split.pipeline)
     if point.scenario.chip.kind == "lpu":
         (whole,) = stages(model.sequence, 1)

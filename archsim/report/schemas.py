@@ -20,6 +20,7 @@ from archsim.mapping.runtime import RuntimeFile
 from archsim.report.output import check_place, write_text
 from archsim.units import FORMATS, did_you_mean
 from archsim.workload.schema import WorkloadFile
+from archsim.workload.traffic import TrafficFile
 
 Schema = dict[str, Any]
 
@@ -34,6 +35,7 @@ MODELS: dict[str, type[BaseModel]] = {
     "runtime": RuntimeFile,
     "generation": GenerationFile,
     "memory": TechnologyFile,
+    "traffic": TrafficFile,
 }
 
 

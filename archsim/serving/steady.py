@@ -92,7 +92,7 @@ def _settled(
     plain = run_step(place(d, decode(decoding, prompt + output / 2.0, d.model.clips)), d.chip, d.runtime.stack)
     loop = _Loop(d, running, decoding, prompt, output, np.minimum(cached, prompt - 1.0), plain.turnaround)
     mixed = loop.mixed_steps()
-    return loop, plain, mixed, loop.settle(_with_prefill(plain, mixed))
+    return loop, plain, mixed, loop.settle(with_prefill(plain, mixed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +208,7 @@ class _Loop:
         return _State(place, joined, mixed, seconds, mean, tpot, rate, rate * (self.output * tpot + first))
 
 
-def _with_prefill(plain: PricedStep, mixed: PricedStep) -> Array:
+def with_prefill(plain: PricedStep, mixed: PricedStep) -> Array:
     """Seconds between two tokens when prefill joins one of the micro-batches on their way."""
     stages = plain.plan.split.pipeline
     return np.where(stages > 1, np.maximum(mixed.latency, (stages - 1.0) * plain.stage + mixed.stage), mixed.span)

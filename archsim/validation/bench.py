@@ -7,14 +7,14 @@ need stay empty. The loaders of the public tables read it, so that both are pred
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from archsim.catalog import CatalogError
 from archsim.units import FORMATS, did_you_mean
-from archsim.validation.database import Database, Table
+from archsim.validation.database import Table
 from archsim.yamlmarks import Fault, shown
 
 MILLI = 1e-3
@@ -72,10 +72,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Bench(Database):
+class Bench:
     """Rows of a file in the place of the public database."""
 
-    rows: tuple[Row, ...] = field(default=())
+    rows: tuple[Row, ...]
 
     def table(self, chip: str, family: str, stack: str, name: str, version: str | None = None) -> Table | None:
         """The rows of the table that a loader asks for."""
@@ -118,7 +118,7 @@ def read_bench(path: Path) -> Bench:
         rows += [one for one in found if isinstance(one, Row)]
     if faults or not rows:
         raise CatalogError(faults or [Fault(name, lines[0][0], 1, "there are no rows below the names of the columns")])
-    return Bench(path, tuple(rows))
+    return Bench(tuple(rows))
 
 
 Cells = list[tuple[int, str]]  # column in the line, text

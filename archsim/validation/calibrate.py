@@ -7,13 +7,14 @@ chip never measured.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from zlib import crc32
 
 import numpy as np
 
 from archsim.arrays import Array
 from archsim.chip.constants import Constants, Gemm
-from archsim.chip.model import Chip
+from archsim.chip.model import Chip, Unsuited
 from archsim.chip.schema import load_generation
 from archsim.units import did_you_mean
 from archsim.validation.database import STACKS, Database, Table, database
@@ -143,6 +144,12 @@ class Outcome:
         return self.before if self.kept else self.after
 
 
+def ready() -> None:
+    """Raises ValueError where the library that fits is not installed."""
+    if find_spec("scipy") is None:
+        raise ValueError("fitting needs scipy, which is not installed: pip install 'archsim[calibrate]'")
+
+
 def jobs(generations: Sequence[str] = (), families: Sequence[str] = (), stacks: Sequence[str] = ()) -> list[Job]:
     """What there is to fit, the longest first; everything where nothing is named. Raises ValueError for other names."""
     every = {"generation": list(GENERATIONS), "kernel family": list(KINDS), "stack": [*STACKS, "nccl"]}
@@ -200,7 +207,7 @@ def _tables(data: Database, chip: str, job: Job) -> dict[Key, list[Measured]]:
     for table in loaded(data, [chip], [job.family], job.stacks):
         try:
             cut = _counted(table)
-        except KeyError:  # no constants, or no such peak
+        except (KeyError, Unsuited):  # no constants, or no such peak
             continue
         kernel = table.kernels[0]
         sets = generation.kernels.get(table.constants, {}).get(kernel.kind, {})
@@ -252,7 +259,7 @@ def _problem(
     problem = Problem(family, stack, sets, chip, tuple(tables))
     try:
         problem.seconds(sets, tables)
-    except KeyError:
+    except (KeyError, Unsuited):
         return None
     relatives = tuple(
         Relative(other, there, {one: there.generation.kernels[stack][family][one] for one in names}, tuple(have[key]))
@@ -349,7 +356,7 @@ def _sigma(logs: Array) -> float:
 
 def _better(old: Mapping[str, Constants], before: Score, after: Score) -> bool:
     """Whether new constants replace old ones: by rows not fitted and by relatives together."""
-    if after.error > EXPLAINED and before.error - after.error < LARGE:
+    if after.error > EXPLAINED and before.error - after.error < LARGE and not _costly(old):
         return False
     sides = 1 if before.far is None else 2
     gain = _mean(before) - _mean(after)

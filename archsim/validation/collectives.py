@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from archsim.arrays import Array
+from archsim.arrays import Array, array
 from archsim.mapping.plan import Kernel
 from archsim.units import Format, format_named
 from archsim.validation.database import Table, Tables, parts
@@ -15,11 +15,7 @@ MILLI, MICRO = 1e-3, 1e-6
 KIB = 1024.0
 PER_NODE = {"nvidia/gb200": 4.0, "nvidia/gb300": 4.0}
 MULTIPROCESSORS = 20.0  # given to DeepEP's normal kernels, as engines do; the tables sweep it
-SHARE = {
-    "all_gather": 0.5,
-    "reduce_scatter": 0.5,
-    "all_reduce": 1.0,
-}  # of the bytes of an all-reduce, as plans count it
+PHASES = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0}
 COPIES = {("nvidia/h200-sxm", "0.5.6.post2")}  # DeepEP tables that repeat those of H100
 
 
@@ -57,17 +53,16 @@ def nccl(data: Tables, chip: str, stack: str, version: str | None = None) -> Ite
     if table is None:
         return
     for (operation, fmt), rows in parts(table, "op_name", "nccl_dtype"):
-        if operation not in SHARE or fmt != "bf16":
+        if operation not in PHASES or fmt != "bf16":
             continue
         size = rows.number("message_size") * BF16.bytes
-        kernel = _reduced(size * SHARE[operation], rows.number("num_gpus"), "nccl")
+        kernel = _reduced(size, rows.number("num_gpus"), "nccl", PHASES[operation])
         family = f"nccl {operation.replace('_', '-')}"
-        found = _collective(family, chip, stack, fmt, rows, kernel, rows.number("latency") * MILLI, {}, size)
-        yield found
+        yield _collective(family, chip, stack, fmt, rows, kernel, rows.number("latency") * MILLI, {})
 
 
-def _reduced(size: Array, ranks: Array, library: str) -> Kernel:
-    dims = {"bytes": size, "ranks": ranks}
+def _reduced(size: Array, ranks: Array, library: str, phases: float = 2.0) -> Kernel:
+    dims = {"bytes": size, "ranks": ranks, "phases": array(phases)}
     return Kernel("all-reduce", "all_reduce", "attention", dims, BF16, BF16, "bf16", (), library)
 
 
@@ -94,7 +89,7 @@ def _nccl_all_to_all(data: Tables, chip: str, version: str | None) -> Iterator[M
         return
     rows = table.where((table.words("op_name") == "alltoall") & (table.words("nccl_dtype") == "bf16"))
     if rows.rows:
-        kernel = _exchanged(rows.number("message_size") * BF16.bytes, rows.number("num_gpus"), BF16)
+        kernel = _exchanged(rows.number("message_size") * BF16.bytes, rows.number("num_gpus"), BF16, "nccl")
         family = "all-to-all, NCCL"
         yield _collective(family, chip, "nccl", "bf16", rows, kernel, rows.number("latency") * MILLI, {})
 
@@ -105,7 +100,7 @@ def _deepep(chip: str, stack: str, mode: str, table: Table, *columns: str) -> It
     flags = {"copied": np.full(ranks.shape, (chip, table.version) in COPIES)}
     for fmt, column in zip((FP8, BF16), columns, strict=True):
         size = table.number("num_token") * _copies(mode, table.number("num_topk"), ranks)
-        kernel = _exchanged(size * table.number("hidden_size") * fmt.bytes, ranks, fmt)
+        kernel = _exchanged(size * table.number("hidden_size") * fmt.bytes, ranks, fmt, _library(mode))
         seconds = table.number(column) * MICRO
         family = f"all-to-all, DeepEP {mode}"
         yield _collective(family, chip, stack, fmt.name, table, kernel, seconds, flags)
@@ -119,7 +114,7 @@ def _modules(chip: str, stack: str, table: Table) -> Iterator[Measured]:
         sent = BF16 if phase == "combine" or fmt == "bf16" else FP8 if fmt == "default" else format_named(fmt)
         ranks = rows.number("ep_size")
         size = rows.number("num_tokens") * _copies(mode, rows.number("topk"), ranks)
-        kernel = _exchanged(size * rows.number("hidden_size") * sent.bytes, ranks, sent)
+        kernel = _exchanged(size * rows.number("hidden_size") * sent.bytes, ranks, sent, _library(mode))
         family = f"all-to-all, DeepEP {mode}"
         host = {"host-bound": np.ones(ranks.shape, np.bool_)}  # DeepEP's own benchmark times the kernel at a sixth
         yield _collective(family, chip, stack, sent.name, rows, kernel, rows.number("latency") * MICRO, host)
@@ -132,8 +127,13 @@ def _copies(mode: str, top_k: Array, ranks: Array) -> Array:
     return np.asarray(ranks * (1.0 - (1.0 - 1.0 / ranks) ** top_k))
 
 
-def _exchanged(size: Array, ranks: Array, fmt: Format) -> Kernel:
-    return Kernel("exchange", "all_to_all", "experts", {"bytes": size, "ranks": ranks}, BF16, fmt, "bf16", ())
+def _library(mode: str) -> str:
+    return "normal" if mode == "normal" else ""
+
+
+def _exchanged(size: Array, ranks: Array, fmt: Format, library: str = "") -> Kernel:
+    dims = {"bytes": size, "ranks": ranks}
+    return Kernel("exchange", "all_to_all", "experts", dims, BF16, fmt, "bf16", (), library)
 
 
 def _collective(
@@ -145,9 +145,8 @@ def _collective(
     kernel: Kernel,
     seconds: Array,
     flags: dict[str, Flags],
-    size: Array | None = None,
 ) -> Measured:
-    shape = {"bytes": np.round(kernel.dims["bytes"] if size is None else size), "ranks": kernel.dims["ranks"]}
+    shape = {"bytes": np.round(kernel.dims["bytes"]), "ranks": kernel.dims["ranks"]}
     return Measured(
         family=family,
         chip=chip,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from archsim.validation.end_to_end_spread import coverage, share, shipped
 from archsim.validation.end_to_end_tables import TIMES, Evaluated, evaluate, section_of
-from archsim.validation.published_tables import machine_sections
+from archsim.validation.published_sections import machine_sections
 from archsim.validation.rows import carried, read, table
 from archsim.validation.tables import Section
 

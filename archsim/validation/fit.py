@@ -8,7 +8,6 @@ does not earn its place is dropped. Nothing here draws random numbers: same rows
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from zlib import crc32
 
 import numpy as np
@@ -48,8 +47,13 @@ class Free:
     droppable: bool = True
 
 
-def _time(name: str, most: float, start: float = 1e-6, droppable: bool = True) -> Free:
-    return Free(name, 1e-9, most, start, 0.0, droppable)
+def _time(name: str, most: float, start: float = 1e-6) -> Free:
+    return Free(name, 1e-9, most, start, 0.0)
+
+
+def _launch(name: str, most: float, start: float) -> Free:
+    """The fixed time of a kernel that the library has: none takes less than a microsecond, and it stays."""
+    return Free(name, 1e-6, most, start, 0.0, False)
 
 
 def _share(name: str, most: float = 1.0, droppable: bool = False) -> Free:
@@ -58,7 +62,7 @@ def _share(name: str, most: float = 1.0, droppable: bool = False) -> Free:
 
 _FEED = Free("feed", 5e9, 4e12, 3e11, None)
 _ATTENTION = (
-    _time("fixed", 1e-4, 5e-6, False),
+    _launch("fixed", 1e-4, 5e-6),
     _share("memory"),
     _time("block", 2e-5),
     _time("query", 1e-6, 2e-8),
@@ -68,7 +72,7 @@ _ATTENTION = (
     Free("combine_feed", 5e9, 5e12, 5e11, None),
 )
 _PROMPT = (
-    _time("fixed", 1e-4, 5e-6, False),
+    _launch("fixed", 1e-4, 5e-6),
     _share("matrix"),
     Free("exponential", 0.02, 1.0, 0.7, None),
     _time("block", 2e-5),
@@ -78,21 +82,21 @@ _PROMPT = (
 )
 FREE: Mapping[str, tuple[Free, ...]] = {
     "gemm": (
-        _time("fixed", 1e-4, 2e-6, False),
+        _launch("fixed", 1e-4, 2e-6),
         _share("matrix"),
         _share("memory"),
         _FEED,
-        _time("split", 5e-5, 2e-6, False),
+        _launch("split", 5e-5, 2e-6),
         _time("depth", 1e-6, 3e-8),
         _time("epilogue", 1e-5),
         _time("wave", 1e-5),
     ),
-    "generation_attention": (*_ATTENTION, _time("swap", 3e-5, 5e-6, False)),
+    "generation_attention": (*_ATTENTION, _launch("swap", 3e-5, 5e-6)),
     "mla_generation": tuple(replace(free, most=0.95) if free.name == "memory" else free for free in _ATTENTION),
     "context_attention": _PROMPT,
     "mla_context": _PROMPT,
     "experts": (
-        _time("fixed", 2e-4, 1e-5, False),
+        _launch("fixed", 2e-4, 1e-5),
         _time("routing", 2e-5),
         _share("matrix", 0.9),
         _share("memory", 0.95),
@@ -102,25 +106,25 @@ FREE: Mapping[str, tuple[Free, ...]] = {
         Free("activation", 0.02, 10.0, 1.0, 0.0),
         Free("tokens", 0.02, 20.0, 2.0, 0.0),
     ),
-    "state_update": (_time("fixed", 1e-4, 4e-6, False), _share("memory")),
+    "state_update": (_launch("fixed", 1e-4, 4e-6), _share("memory")),
     "state_scan": (
-        _time("fixed", 1e-4, 1e-5, False),
+        _launch("fixed", 1e-4, 1e-5),
         _share("matrix"),
         _share("memory"),
         _time("chain", 1e-4, 3e-6),
     ),
     "all_reduce": (
-        _time("one_shot", 1e-3, 5e-6, False),
+        _launch("one_shot", 1e-3, 5e-6),
         _time("rank", 5e-5),
         _share("one_shot_link"),
-        _time("two_shot", 1e-3, 1e-5, False),
+        _launch("two_shot", 1e-3, 1e-5),
         _share("two_shot_link"),
-        _time("ring", 1e-3, 5e-5, False),
+        _launch("ring", 1e-3, 5e-5),
         _time("ring_rank", 1e-4),
         _share("ring_link"),
         _share("switch_link"),
     ),
-    "all_to_all": (_time("local", 1e-3, 1e-5, False), _share("local_link")),
+    "all_to_all": (_launch("local", 1e-3, 1e-5), _share("local_link")),
 }
 # Constants that exist only where the library has what they are of: a fit neither adds nor drops them.
 OPTIONAL = ("split", "swap", "one_shot", "two_shot", "ring", "switch_link", "wave")
@@ -328,12 +332,6 @@ def usable(table: Measured) -> Flags:
 def judging(table: Measured) -> Measured:
     """The rows that judge a fit: those it does not see, or all where there are too few to leave any out."""
     return table.where(~table.fitted) if not table.fitted.all() else table
-
-
-def ready() -> None:
-    """Raises ValueError where the library that fits is not installed."""
-    if find_spec("scipy") is None:
-        raise ValueError("fitting needs scipy, which is not installed: pip install 'archsim[calibrate]'")
 
 
 def fit(problem: Problem) -> dict[str, Constants]:

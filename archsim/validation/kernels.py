@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from archsim.arrays import Array
-from archsim.chip.model import Chip
+from archsim.chip.model import Chip, Unsuited
 from archsim.chip.schema import load_chip, load_generation
 from archsim.validation.errors import errors
 from archsim.validation.gates import KERNEL_GATES, TRANSFERS, standing
@@ -43,7 +43,7 @@ def sample_section(tables: Iterable[Measured]) -> Section:
     for table in tables:
         try:
             checked, times = check(table)
-        except KeyError:
+        except (KeyError, Unsuited):
             continue
         found = drawn(checked, times, DRAWN)
         points += [found] if found else []
@@ -80,8 +80,10 @@ def kernel_section(tables: Iterable[Measured], progress: Callable[[Measured], No
         progress(table)
         try:
             checked, times = check(table)
-        except KeyError as error:
-            missing[f"{table.family} of {table.stack} in {table.format} on {table.chip}: {error.args[0]}"] = None
+        except (KeyError, Unsuited) as error:
+            reason = str(error.args[0])
+            reason = reason if " " in reason else f"the chip multiplies no {reason}"
+            missing[f"{table.family} of {table.stack} in {table.format} on {table.chip}: {reason}"] = None
             continue
         rows += rows_of(checked, times)
         left += left_of(checked, times, REASONS)

@@ -42,7 +42,7 @@ FLAGS = {
         Flag("failed tuning", "a group of shapes more than 1.8 times slower than the model: tuning failed", True),
         Flag("copied", "a copy of another chip's measurements", True),
         Flag("eager", "timed eagerly beside a row of the same kernel in a graph", True),
-        Flag("half rate", "two ranks at half the rate that four have on the same link: a fault of that run", False),
+        Flag("half rate", "two ranks at half the rate that four have on the same link: a fault of that run", True),
         Flag("across nodes", "kernels of multi-node NVLink: another algorithm, with no constants of its own", True),
         Flag("window ignored", "the library computes the whole prompt where a window would do", True),
         Flag("one by one", "a kernel that takes the sequences of a batch one after the other", True),

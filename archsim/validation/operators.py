@@ -14,7 +14,7 @@ from archsim.validation.kernels import chip_of
 from archsim.validation.measured import Measured
 from archsim.validation.predict import predicted
 from archsim.validation.products import product
-from archsim.validation.records import COMPASS, SOURCES, Published
+from archsim.validation.published import COMPASS, SOURCES, Published
 from archsim.validation.tables import EVERY, Gate, Points, Row, Section, Standing, drawn, in_words, rows_of
 
 BF16 = format_named("bf16")
@@ -23,7 +23,8 @@ HOW = (
     "Operators and layers that others measured; no constant was fitted on them. Times of PyTorch operators hold the "
     "launch: it is read off the smallest size of their table, which then counts in no mean. Sources: "
     + "; ".join(SOURCES.values())
-    + "."
+    + ". FlashAttention's are times of the kernel alone; those of the stacks, which the constants were fitted on, "
+    "probably hold the copies of keys and values that an engine makes besides."
 )
 Group = tuple[str, str, str]
 

@@ -9,7 +9,7 @@ from archsim.validation.families import loaded
 from archsim.validation.kernels import kernel_section, sample_section
 from archsim.validation.measured import Measured
 from archsim.validation.operators import operator_section
-from archsim.validation.records import records
+from archsim.validation.published import records
 from archsim.validation.tables import Section
 
 

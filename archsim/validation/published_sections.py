@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from archsim.arrays import Array
-from archsim.validation import published, spark
+from archsim.validation import published_figures as published
+from archsim.validation import spark
 from archsim.validation.errors import errors
 from archsim.validation.tables import EVERY, Gate, Row, Section, Standing
 

@@ -1,0 +1,322 @@
+"""What a served scenario tells: a sentence and tables, an HTML page, JSON, a CSV of requests, a trace for Perfetto."""
+
+import csv
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archsim import __version__
+from archsim.arrays import Array
+from archsim.explore.service import Service, times
+from archsim.report.document import clean
+from archsim.report.figures import INK, MUTED, PARTS, Figure, axis, figure, layout
+from archsim.report.page import Figures, environment
+from archsim.report.tables import Table
+from archsim.report.terminal import console, print_table
+from archsim.report.words import counted, dollars, number, percent, split_of, system_label, token_rate
+from archsim.serving.goodput import Largest
+from archsim.serving.measures import LATENCIES, QUANTILES
+from archsim.units import show
+
+SCHEMA = 1
+REASONS = 3  # different reasons of refused requests that are shown
+CURVE = 200  # points of a distribution
+MOST_TRACED = 5000  # requests in a trace
+COLORS = {"ttft": PARTS["compute"], "tpot": PARTS["memory"], "itl": PARTS["link"], "e2e": PARTS["on_chip"]}
+
+
+def sentence(service: Service) -> str:
+    """The answer in a sentence; with its reason where nothing came of it."""
+    m, r = service.measures, service.requests
+    system = system_label(service.scenario)
+    if not len(r):
+        return f"{system}: there are no requests to serve."
+    if not m.finished:
+        why = reasons(service)
+        return f"{system} finished 0 of {counted(len(r), 'request')}: {why[0] if why else 'there was no time'}."
+    load = f"{r.clients} clients" if r.clients else f"{number(r.rate)} requests/s"
+    interactive = 1.0 / m.latency("tpot")["mean"]
+    return (
+        f"{system} serves {load} of {r.name}: {token_rate(interactive)} a user, first token after "
+        f"{show(m.latency('ttft')['mean'], 'time')} in the mean, {token_rate(m.output_rate)} in all."
+    )
+
+
+def reasons(service: Service) -> list[str]:
+    """Why requests did not finish, most frequent first."""
+    found: dict[str, int] = {}
+    for reason in service.played.outcome.refused.values():
+        found[reason] = found.get(reason, 0) + 1
+    ordered = sorted(found.items(), key=lambda item: -item[1])
+    lines = [f"{counted(count, 'request')} refused: {reason}" for reason, count in ordered[:REASONS]]
+    if len(ordered) > REASONS:
+        rest = sum(count for _, count in ordered[REASONS:])
+        lines.append(f"{counted(rest, 'request')} refused for reasons of the same kind")
+    if service.played.outcome.stopped:
+        lines.append(service.played.outcome.stopped)
+    return lines
+
+
+def notes(service: Service) -> list[str]:
+    """What a reader should know beside the numbers."""
+    found = [f"{service.measures.finished:,} of {counted(len(service.requests), 'request')} finished."]
+    found += [f"{reason[0].upper()}{reason[1:]}." for reason in reasons(service)]
+    skipped = service.requests.skipped
+    if skipped:
+        found.append(f"{counted(len(skipped), 'row')} left out: {skipped[0]}{' ...' if len(skipped) > 1 else ''}")
+    found.append(f"Step times against the exact path: {service.server.surface.guard}.")
+    return found
+
+
+def latency_table(service: Service) -> Table:
+    """Mean and percentiles of every latency."""
+    rows = []
+    for name, meaning in LATENCIES.items():
+        found = service.measures.latency(name)
+        shown = [show(found[key], "time") for key in ("mean", *(f"p{q}" for q in QUANTILES))]
+        rows.append((name.upper() if name != "queue" else name, meaning, *shown))
+    heads = ("", "", "mean", *(f"p{q}" for q in QUANTILES))
+    return Table("Latency", heads, tuple(rows), texts=2)
+
+
+def load_rows(service: Service) -> list[tuple[str, str]]:
+    """(name, value) of throughput, occupancy and money."""
+    m, out = service.measures, service.played.outcome
+    mean, most = m.occupancy
+    cost = service.costs()
+    rows = [
+        ("output", f"{token_rate(m.output_rate)}, {token_rate(m.output_rate / service.chips)} a chip"),
+        ("prompts", token_rate(m.input_rate)),
+        ("requests", f"{number(m.rate(m.finished))}/s over {show(m.span, 'time')}"),
+        ("replicas busy", percent(m.busy)),
+        ("sequences in a decode step", number(m.batch)),
+        ("KV memory in use", f"{percent(mean)} in the mean, {percent(most)} at the most"),
+        ("preempted", f"{out.preempted:,}, {counted(out.recomputed, 'token')} computed again"),
+    ]
+    if service.requests.chains is not None:
+        rows.append(("prompt tokens from the prefix cache", percent(m.hit_rate)))
+    rows += [
+        ("cost per million tokens", dollars(cost["cost_per_token"])),
+        ("of output, fresh input", f"{dollars(cost['output_cost'])}, {dollars(cost['input_cost'])}"),
+    ]
+    if math.isfinite(cost["cached_input_cost"]):
+        rows.append(("of cached input", dollars(cost["cached_input_cost"])))
+    power = show(service.power, "power")
+    rows.append(("board power of a chip", f"{power}; {show(service.energy_per_token, 'energy')} an output token"))
+    return rows
+
+
+def slo_rows(service: Service, largest: Largest | None) -> list[tuple[str, str]]:
+    """Goodput, and the largest rate that keeps the SLO."""
+    targets = service.targets
+    if not targets.any:
+        return []
+    asked = [
+        f"{name} {show(value, 'time')}" for name, value in (("TTFT", targets.ttft), ("TPOT", targets.tpot)) if value
+    ]
+    m = service.measures
+    met = f"{percent(m.share(targets))} of requests ({percent(targets.share)} must)"
+    rows = [("SLO", " and ".join(asked)), ("kept by", met), ("goodput", f"{number(m.goodput(targets))} requests/s")]
+    if largest is not None:
+        interval = f" ± {number(largest.width, 2)}" if math.isfinite(largest.width) else ""
+        value = f"{number(largest.rate)}{interval} requests/s" if not largest.reason else f"n/a: {largest.reason}"
+        rows.append(("largest rate that keeps it", value))
+    return rows
+
+
+def print_service(service: Service, largest: Largest | None = None) -> None:
+    """The answer in the terminal."""
+    from rich.text import Text
+
+    out = console()
+    out.print(Text(sentence(service), style="bold"))
+    out.print(Text(f"Plan: {split_of(service.scenario.split)}, {policy_label(service)}."))
+    for note in notes(service):
+        out.print(Text(note))
+    if not service.measures.finished:
+        return
+    print_table(out, latency_table(service))
+    out.print()
+    for name, value in (*load_rows(service), *slo_rows(service, largest)):
+        out.print(Text(f"  {name:<38}{value}"))
+
+
+def policy_label(service: Service) -> str:
+    """Scheduler, memory and replicas: "chunked scheduler, paged KV of 16 tokens, 2 replicas (least-loaded)"."""
+    policy, server = service.scenario.serving, service.server
+    kv = f"paged KV in blocks of {policy.kv.block}" if policy.kv.allocation == "paged" else "contiguous KV"
+    several = f", {server.replicas} replicas ({server.router})" if server.replicas > 1 else ""
+    return f"{policy.scheduler} scheduler, {kv}{several}"
+
+
+# Files
+
+
+def to_json(service: Service, largest: Largest | None = None) -> str:
+    """The answer as JSON: SI units, USD per million tokens, null for what is undefined."""
+    m, out, r = service.measures, service.played.outcome, service.requests
+    targets = service.targets
+    data = {
+        "archsim": SCHEMA,
+        "version": __version__,
+        "sentence": sentence(service),
+        "notes": notes(service),
+        "scenario": service.scenario.name,
+        "seed": service.asked.seed,
+        "requests": {"name": r.name, "count": len(r), "rate": r.rate or None, "clients": r.clients or None},
+        "finished": m.finished,
+        "span": m.span,
+        "latency": {name: m.latency(name) for name in LATENCIES},
+        "throughput": {"output": m.output_rate, "input": m.input_rate, "requests": m.rate(m.finished)},
+        "interactivity": 1.0 / m.latency("tpot")["mean"],
+        "utilization": {"busy": m.busy, "batch": m.batch, "kv_mean": m.occupancy[0], "kv_most": m.occupancy[1]},
+        "prefix_hits": m.hit_rate if r.chains is not None else None,
+        "counts": {
+            "preempted": out.preempted,
+            "recomputed_tokens": out.recomputed,
+            "prefilled_tokens": out.prefilled,
+            "generated_tokens": out.generated,
+            "refused": len(out.refused),
+            "skipped_rows": len(r.skipped),
+        },
+        "stopped": out.stopped or None,
+        "cost": service.costs(),
+        "power": service.power,
+        "energy_per_token": service.energy_per_token,
+        "slo": {"ttft": targets.ttft, "tpot": targets.tpot, "share": targets.share, "kept": m.share(targets)},
+        "goodput": m.goodput(targets) if targets.any else None,
+        "largest_rate": None if largest is None else _largest(largest),
+        "guard": {"decode": service.server.surface.guard.decode, "mixed": service.server.surface.guard.mixed},
+    }
+    return json.dumps(clean(data), sort_keys=True, indent=1, allow_nan=False) + "\n"
+
+
+def _largest(found: Largest) -> dict[str, object]:
+    return {"rate": found.rate, "width": found.width, "rates": list(found.rates), "reason": found.reason or None}
+
+
+def write_csv(service: Service, target: Path) -> None:
+    """A row for every request (s, tokens); what is undefined is empty."""
+    columns = times(service)
+    with target.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["request", *columns, "outcome"])
+        refused = service.played.outcome.refused
+        done = service.played.finished
+        for index, row in enumerate(zip(*(column.tolist() for column in columns.values()), strict=True)):
+            outcome = "finished" if done[index] else "refused" if index in refused else "unfinished"
+            table.writerow([index, *(f"{value:.9g}" if math.isfinite(value) else "" for value in row), outcome])
+
+
+def write_trace(service: Service, target: Path) -> None:
+    """Requests on lanes and the batch over time, for https://ui.perfetto.dev; the first few thousand requests."""
+    played = service.played
+    events: list[dict[str, Any]] = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "requests"}}]
+    free: list[float] = []
+    for index in np.flatnonzero(played.finished)[:MOST_TRACED].tolist():
+        start, end = float(played.arrived[index]), float(played.end[index])
+        lane = next((place for place, until in enumerate(free) if until <= start), len(free))
+        free[lane : lane + 1] = [end]
+        stages = (("queue", start, played.begun[index]), ("prefill", played.begun[index], played.first[index]))
+        for name, begin, until in (*stages, ("decode", played.first[index], end)):
+            if until > begin:
+                events.append(_span(name, 1, lane, float(begin), float(until), {"request": index}))
+    for replica, log in enumerate(played.logs, 2):
+        events.append({"ph": "M", "pid": replica, "name": "process_name", "args": {"name": f"replica {replica - 1}"}})
+        for start, running, waiting in zip(
+            *(log[name].tolist() for name in ("start", "running", "waiting")), strict=True
+        ):
+            args = {"running": running, "waiting": waiting}
+            events.append({"ph": "C", "pid": replica, "name": "sequences", "ts": round(start * 1e6, 3), "args": args})
+    text = json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, separators=(",", ":"))
+    target.write_text(text, encoding="utf-8")
+
+
+def _span(name: str, process: int, lane: int, start: float, end: float, args: dict[str, Any]) -> dict[str, Any]:
+    place = {"ph": "X", "name": name, "pid": process, "tid": lane}
+    return {**place, "ts": round(start * 1e6, 3), "dur": round((end - start) * 1e6, 3), "args": args}
+
+
+def to_html(service: Service, largest: Largest | None = None, command: str = "") -> str:
+    """The answer as one self-contained page; `command` is how to make it again."""
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    figures = Figures()
+    finished = service.measures.finished > 0
+    rows = (*load_rows(service), *slo_rows(service, largest)) if finished else ()
+    return (
+        environment()
+        .get_template("serving.html")
+        .render(
+            title=service.scenario.name,
+            system=system_label(service.scenario),
+            question=f"{service.requests.name}, {policy_label(service)}",
+            sentence=sentence(service),
+            notes=notes(service),
+            latency=latency_table(service) if finished else None,
+            table=Table("", ("", ""), rows, texts=2),
+            distributions=figures.add(distributions(service)) if finished else None,
+            series=[(name, figures.add(item)) for name, item in _series(service)] if finished else [],
+            command=command,
+            version=__version__,
+            figures=figures.as_json(),
+            plotly=Markup(get_plotlyjs()),
+        )
+    )
+
+
+def distributions(service: Service) -> Figure:
+    """Share of requests (of tokens, for ITL) that wait no longer than a time."""
+    traces = []
+    for name, color in COLORS.items():
+        values, weights = _weighted(service, name)
+        if len(values):
+            order = np.argsort(values)
+            share = np.cumsum(weights[order]) / weights.sum()
+            picked = np.unique(np.searchsorted(share, np.linspace(0, 1, CURVE)).clip(0, len(values) - 1))
+            line = {"x": values[order][picked], "y": share[picked], "type": "scatter", "mode": "lines"}
+            traces.append({**line, "name": name.upper(), "line": {"color": color, "width": 2}})
+    shape = layout(
+        360,
+        xaxis=axis("seconds", type="log"),
+        yaxis=axis("share", range=[0, 1], tickformat=".0%"),
+        showlegend=True,
+        legend={"orientation": "h", "y": 1.05, "yanchor": "bottom", "x": 0},
+    )
+    return figure(traces, shape)
+
+
+def _weighted(service: Service, name: str) -> tuple[Array, Array]:
+    values, weights = service.measures.gaps if name == "itl" else (getattr(service.measures, name), np.ones(0))
+    weights = weights if name == "itl" else np.ones(len(values))
+    kept = np.isfinite(values) & (values > 0)
+    return values[kept], weights[kept]
+
+
+def _series(service: Service) -> list[tuple[str, Figure]]:
+    """Sequences and KV memory over time."""
+    found: Mapping[str, Array] = service.measures.series()
+    time = found["time"]
+    units = found["units"] / (service.server.units * service.server.replicas)
+    sequences = [
+        _line(time, found["decoding"], "decoding", PARTS["compute"]),
+        _line(time, found["waiting"], "waiting", MUTED),
+    ]
+    legend = {"orientation": "h", "y": 1.05, "yanchor": "bottom", "x": 0}
+    first = layout(
+        300, xaxis=axis("seconds"), yaxis=axis("sequences", rangemode="tozero"), showlegend=True, legend=legend
+    )
+    second = layout(300, xaxis=axis("seconds"), yaxis=axis("KV memory in use", range=[0, 1.02], tickformat=".0%"))
+    return [
+        ("Sequences over time", figure(sequences, first)),
+        ("KV memory over time", figure([_line(time, units, "in use", PARTS["memory"])], second)),
+    ]
+
+
+def _line(x: Array, y: Array, name: str, color: str = INK) -> Figure:
+    return {"x": x, "y": y, "type": "scatter", "mode": "lines", "name": name, "line": {"color": color, "width": 1.5}}
