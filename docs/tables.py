@@ -17,10 +17,11 @@ from archsim.chip import schema as chips
 from archsim.economics.prices import Prices
 from archsim.economics.terms import Terms
 from archsim.engine.cost import ALL_PARTS
+from archsim.explore import pools
 from archsim.explore import scenario as scenarios
 from archsim.explore.result import METRICS, PRICED
 from archsim.fields import Count, FormatName, Fraction, Natural, NonNegative, Positive, Quantity
-from archsim.mapping import mapper, options, runtime
+from archsim.mapping import mapper, options, roles, runtime
 from archsim.serving import policy
 from archsim.sources import SourceEntry
 from archsim.units import DIMENSIONS, FORMATS, show
@@ -32,7 +33,8 @@ from archsim.workload import traffic
 def _classes() -> Iterator[type[BaseModel]]:
     """Every schema of a file or of a part of one."""
     machines = chips, memories, families_of
-    for module in (*machines, scenarios, policy, traffic, options, mapper, runtime, workloads, configurations):
+    own = pools, roles, options, mapper, runtime
+    for module in (*machines, scenarios, policy, traffic, *own, workloads, configurations):
         for value in vars(module).values():
             own = isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
             if own:

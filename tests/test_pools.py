@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ from archsim.explore.diagnosis import diagnose
 from archsim.explore.result import scalar_scenario
 from archsim.explore.scenario import Scenario
 from archsim.explore.swept import with_fields
+from archsim.report.document import to_json
+from archsim.report.explain import as_text, explain
+from archsim.report.html import to_html
+from archsim.report.point import main_point
 
 ROOT = Path(__file__).parent.parent
 TIGHT = 1e-9
@@ -395,3 +400,29 @@ def test_several_numbers_of_chips_are_all_looked_at() -> None:
     again = archsim.run(best)
     assert again.tpot[0] == pytest.approx(result.tpot[0], rel=TIGHT)
     assert best.split.chips == best.system.main.count
+
+
+def test_lpus_beside_rubin_make_a_token_faster_and_cheaper_at_the_same_batch() -> None:
+    """The direction of the vendor's chart (GTC 2026); its factor of 3 needs attention kernels that nobody measured."""
+    beside, alone = (archsim.run(f"deepseek-v3-on-rubin{name}", batch=288) for name in ("-and-lpx", ""))
+    assert 1.1 < float(alone.tpot[0] / beside.tpot[0]) < 3.0
+    more = archsim.run("deepseek-v3-on-rubin-and-lpx", batch=1152)
+    assert more.tpot[0] < alone.tpot[0]
+    assert more.output_cost[0] < alone.output_cost[0]
+
+
+def test_reports_name_the_pool_of_each_kernel_and_each_memory_plan() -> None:
+    result = archsim.run(apart())
+    found = json.loads(to_json(result))
+    assert found["scenario"]["partner"]["name"] == "ffn"
+    best = found["answers"][0]["best"]
+    assert set(best["memory"]["pools"]) == {"attention", "ffn"}
+    kernels = {kernel["name"]: kernel.get("pool") for kernel in best["steps"][0]["kernels"]}
+    assert kernels["experts"] == "ffn"
+    assert kernels["mla_attention" if "mla_attention" in kernels else "attention"] is None
+    page = to_html(result)
+    for text in ("Roofline of pool attention", "Roofline of pool ffn", "Memory of one chip of pool ffn", "(on ffn)"):
+        assert text in page
+    text = as_text(main_point(result), explain(main_point(result)))
+    assert "Memory of one chip of pool ffn" in text
+    assert "narrower end" in text

@@ -39,7 +39,7 @@ class PoolFile(StrictModel):
     )
 
 
-class LinkFile(StrictModel):
+class WayFile(StrictModel):
     """What joins two pools, in each direction."""
 
     bandwidth: Bandwidth = Field(gt=0.0, description="of one chip of the pool that is named second")
@@ -48,7 +48,7 @@ class LinkFile(StrictModel):
         gt=0.0,
         description="of one chip of the pool that is named first; default: its scale_out, else `bandwidth`",
     )
-    latency: Seconds
+    latency: Seconds = Field(description="one way")
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from archsim.chip.schema import load_chip
 from archsim.economics.prices import Prices
 from archsim.economics.terms import Terms
 from archsim.explore.pools import (
-    LinkFile,
+    WayFile,
     PoolFile,
     Pools,
     check_pools,
@@ -124,7 +124,7 @@ class ScenarioFile(StrictModel):
     name: str | None = None
     model: str
     pools: dict[str, PoolFile]
-    links: dict[str, LinkFile] = Field(
+    links: dict[str, WayFile] = Field(
         {}, description="between two pools, as `A-to-B`; default: the scale_out of their chips"
     )
     precision: dict[PrecisionClass, FormatName] = Field({})

@@ -271,6 +271,8 @@ RULES = {
 def _mapper_tables(name: str, model: str, chip: str, count: int) -> list[Table]:
     document = fetch("mappers", name)
     file = validate(MapperFile, document)
+    if file.pools:
+        return _pools_tables(file)
     rules = tuple((degree.replace("_", " "), RULES.get(str(rule), str(rule))) for degree, rule in file.degrees.items())
     loaded, machine, mapper = load_model(model), load_chip(chip), load_mapper(name)
     pool = Pool(machine, array(count))
@@ -291,6 +293,27 @@ def _mapper_tables(name: str, model: str, chip: str, count: int) -> list[Table]:
         Table("Degrees", ("degree", "values"), rules, texts=2),
         Table(title, ("plan",), plans),
     ]
+
+
+def _pools_tables(file: MapperFile) -> list[Table]:
+    """A mapper of two pools: what each runs, and what may be chosen."""
+    batches = file.micro_batches if isinstance(file.micro_batches, tuple) else (file.micro_batches,)
+    facts = [
+        ("what it proposes", file.describe),
+        ("strategy", f"{file.strategy}.py"),
+        ("micro-batches in turn", ", ".join(str(number) for number in batches)),
+        ("replicas", str(file.replicas)),
+        ("pinned to layers", str(file.pinned).lower()),
+    ]
+    rows = tuple(
+        (
+            name,
+            ", ".join(pool.runs),
+            "; ".join(f"{degree} {RULES.get(str(v), str(v))}" for degree, v in pool.split.items()),
+        )
+        for name, pool in file.pools.items()
+    )
+    return [_facts(file.name, facts), Table("Pools", ("pool", "runs", "degrees"), rows, texts=3)]
 
 
 def _memory_used(runtime: Runtime) -> str:
