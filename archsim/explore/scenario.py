@@ -14,17 +14,7 @@ from archsim.chip.model import Chip, with_value
 from archsim.chip.schema import load_chip
 from archsim.economics.prices import Prices
 from archsim.economics.terms import Terms
-from archsim.explore.pools import (
-    WayFile,
-    PoolFile,
-    Pools,
-    check_pools,
-    chip_of,
-    count_of,
-    paired,
-    runtime_of,
-    wires_of,
-)
+from archsim.explore.pools import PoolFile, Pools, WayFile, changed, check_pools, paired, runtime_of
 from archsim.fields import (
     Count,
     FaultAt,
@@ -54,8 +44,6 @@ Loaded = TypeVar("Loaded")
 
 NUMBERS = ("batch", "context", "input", "output", "cached", "skew")
 EXPERT_SKEW = 1.2  # exponent of expert popularity that explains measured decode of five MoE families
-
-
 
 
 class SloFile(StrictModel):
@@ -386,31 +374,10 @@ def with_fields(scenario: Scenario, fields: Mapping[str, Array]) -> Scenario:
         head, _, rest = name.partition(".")
         if name in NUMBERS:
             scenario = with_value(scenario, (name,), value)
-        elif name == "chips":
-            scenario = replace(scenario, system=count_of(scenario.system, scenario.system.main_name, value))
-        elif head == "chip" and rest:
-            scenario = _with_chip(scenario, scenario.system.main_name, rest, value)
-        elif head == "links" and rest:
-            scenario = replace(scenario, system=wires_of(scenario.system, rest, value))
-        elif head == "pools" and scenario.partner is not None and rest.partition(".")[0] in scenario.system.pools:
-            pool, _, field = rest.partition(".")
-            scenario = _with_pool(scenario, pool, field, value)
+        elif name == "chips" or (rest and head in ("chip", "links", "pools")):
+            scenario = replace(scenario, system=changed(scenario.system, name, value))
         elif head == "split" and rest:
             scenario = replace(scenario, split=with_value(scenario.split, (rest,), value))
         else:
             raise KeyError(f"no field {name!r}; there are {', '.join(NUMBERS)}, chips, chip.* and split.*")
     return scenario
-
-
-def _with_chip(scenario: Scenario, pool: str, field: str, value: Array) -> Scenario:
-    chip = replace(with_value(scenario.system.pools[pool].chip, tuple(field.split(".")), value), varied=True)
-    return replace(scenario, system=chip_of(scenario.system, pool, chip))
-
-
-def _with_pool(scenario: Scenario, pool: str, field: str, value: Array) -> Scenario:
-    """A copy with `count` or `chip.*` of one pool replaced. Raises KeyError for any other field."""
-    if field == "count":
-        return replace(scenario, system=count_of(scenario.system, pool, value))
-    if field.startswith("chip."):
-        return _with_chip(scenario, pool, field.removeprefix("chip."), value)
-    raise KeyError(f"no field 'pools.{pool}.{field}'; a pool has count and chip.*")
