@@ -21,8 +21,7 @@ from archsim.arrays import array
 from archsim.chip.model import with_value
 from archsim.explore.diagnosis import Diagnosis, diagnose
 from archsim.explore.result import Result
-from archsim.explore.scenario import Scenario
-from archsim.explore.swept import with_fields
+from archsim.explore.scenario import Scenario, with_fields
 from archsim.mapping.mapper import load_mapper
 from archsim.mapping.memory import memory_plan
 from archsim.mapping.place import Deployment

@@ -22,8 +22,7 @@ from archsim.engine.transfer import queue
 from archsim.explore.bill import shares
 from archsim.explore.diagnosis import diagnose
 from archsim.explore.result import scalar_scenario
-from archsim.explore.scenario import Scenario
-from archsim.explore.swept import with_fields
+from archsim.explore.scenario import Scenario, with_fields
 from archsim.report.document import to_json
 from archsim.report.explain import as_text, explain
 from archsim.report.html import to_html

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from archsim.arrays import Array, array
 from archsim.catalog import CatalogError, Document, Fault, StrictModel
-from archsim.chip.model import Chip
+from archsim.chip.model import Chip, with_value
 from archsim.economics.terms import Terms
 from archsim.fields import Bandwidth, Few, Seconds
 from archsim.mapping.mapper import Mapper
@@ -217,3 +217,30 @@ def wires_of(system: System, name: str, value: Array) -> System:
     else:
         ways = replace(partner.out, receiver=value), replace(partner.back, sender=value)
     return System(system.pools, replace(partner, out=ways[0], back=ways[1]))
+
+
+def changed(system: System, name: str, value: Array) -> System:
+    """The system with one field changed: `chips`, `chip.*`, `links.*`, or `count` and `chip.*` of `pools.NAME`.
+
+    Raises KeyError for any other name.
+    """
+    head, _, rest = name.partition(".")
+    pool, _, field = rest.partition(".")
+    if name == "chips":
+        return count_of(system, system.main_name, value)
+    if head == "chip" and rest:
+        return _varied(system, system.main_name, rest, value)
+    if head == "links" and rest:
+        return wires_of(system, rest, value)
+    if head == "pools" and system.partner is not None and pool in system.pools:
+        if field == "count":
+            return count_of(system, pool, value)
+        if field.startswith("chip."):
+            return _varied(system, pool, field.removeprefix("chip."), value)
+    raise KeyError(f"no field {name!r}; there are chips, chip.*, and of two pools links.* and pools.NAME.*")
+
+
+def _varied(system: System, pool: str, field: str, value: Array) -> System:
+    """The system with a chip that is not as its file says."""
+    chip = replace(with_value(system.pools[pool].chip, tuple(field.split(".")), value), varied=True)
+    return chip_of(system, pool, chip)

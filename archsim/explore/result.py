@@ -260,7 +260,7 @@ def _priced(scenario: Scenario) -> bool:
 def scalar_scenario(result: Result, index: int) -> Scenario:
     """The scenario of one point of a result, with its chosen split given."""
     from archsim.explore.pools import count_of
-    from archsim.explore.swept import with_fields
+    from archsim.explore.scenario import with_fields
 
     fields = {name: array(value) for name, value in result.point(index).items()}
     alone = with_fields(result.scenario, fields)

@@ -11,8 +11,7 @@ from archsim.arrays import Array, array, axes
 from archsim.explore.evaluate import Answer, evaluate_steady, evaluate_step, legal, most_clients
 from archsim.explore.pools import count_of
 from archsim.explore.result import METRICS, Result, objective
-from archsim.explore.scenario import Scenario
-from archsim.explore.swept import with_fields
+from archsim.explore.scenario import Scenario, with_fields
 from archsim.mapping.split import REASONS, Split
 from archsim.mapping.system import System
 

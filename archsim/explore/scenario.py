@@ -14,14 +14,7 @@ from archsim.chip.model import Chip, with_value
 from archsim.chip.schema import load_chip
 from archsim.economics.prices import Prices
 from archsim.economics.terms import Terms
-from archsim.explore.pools import (
-    WayFile,
-    PoolFile,
-    Pools,
-    check_pools,
-    paired,
-    runtime_of,
-)
+from archsim.explore.pools import PoolFile, Pools, WayFile, changed, check_pools, paired, runtime_of
 from archsim.fields import (
     Count,
     FaultAt,
@@ -49,6 +42,7 @@ from archsim.yamlmarks import shown
 
 Loaded = TypeVar("Loaded")
 
+NUMBERS = ("batch", "context", "input", "output", "cached", "skew")
 EXPERT_SKEW = 1.2  # exponent of expert popularity that explains measured decode of five MoE families
 
 
@@ -367,3 +361,23 @@ def _unpriced(file: ScenarioFile, document: Document, chips: Sequence[Chip]) -> 
 
 def _numbers(value: int | tuple[int, ...] | None) -> Array | None:
     return None if value is None else array(np.asarray(value, dtype=np.float64))
+
+
+def with_fields(scenario: Scenario, fields: Mapping[str, Array]) -> Scenario:
+    """A copy of a scenario with numbers replaced by arrays.
+
+    Names are those of NUMBERS, `chips`, or `chip.` and `split.` followed by a field, such as
+    `chip.memory.bandwidth` (SI units); of two pools also `pools.NAME.chip.` and so on, `links.latency` and
+    `links.bandwidth`. Raises KeyError naming what exists.
+    """
+    for name, value in fields.items():
+        head, _, rest = name.partition(".")
+        if name in NUMBERS:
+            scenario = with_value(scenario, (name,), value)
+        elif name == "chips" or (rest and head in ("chip", "links", "pools")):
+            scenario = replace(scenario, system=changed(scenario.system, name, value))
+        elif head == "split" and rest:
+            scenario = replace(scenario, split=with_value(scenario.split, (rest,), value))
+        else:
+            raise KeyError(f"no field {name!r}; there are {', '.join(NUMBERS)}, chips, chip.* and split.*")
+    return scenario
