@@ -273,7 +273,7 @@ def test_a_better_plan_that_misses_the_slo_is_named() -> None:
 
     assert "TP4, 2 replicas has the lowest time per output token" in said("2 s")
     assert "; of those that keep the SLO TP8 has the lowest time per output token" in said("350 ms")
-    assert said("350 ms").endswith("TP4, 2 replicas has 15.5 ms but misses TTFT.")
+    assert said("350 ms").endswith("TP4, 2 replicas has 15.6 ms but misses TTFT.")
     assert "none keeps the SLO" in said("1 ms") and "TP4, 2 replicas has the lowest" in said("1 ms")
 
 

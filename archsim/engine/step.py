@@ -12,6 +12,7 @@ from archsim.engine import gpu, lpu, near_memory, transfer
 from archsim.engine.apart import apart
 from archsim.engine.cost import Cost, total
 from archsim.engine.lanes import APART, Schedule, Timed, run
+from archsim.engine.timed import together
 from archsim.mapping.pipeline import largest
 from archsim.mapping.plan import Kernel, Plan, Task
 
@@ -90,7 +91,8 @@ class PricedStep:
 
     def total(self) -> Cost:
         """The cost of all kernels and transfers together; of two pools, of the main one."""
-        return total(lane.cost for name, lane in self.schedule.lanes.items() if name != "host" and name not in APART)
+        lanes = [lane for name, lane in self.schedule.lanes.items() if name != "host" and name not in APART]
+        return together(item for lane in lanes for item in lane.work)
 
     def away(self) -> Cost:
         """The cost of everything that a chip of the other pool does for all replicas of the main one."""

@@ -1,6 +1,6 @@
 """What lanes play and give: timed tasks, what a lane did, and the account of a schedule."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -49,6 +49,14 @@ class Work:
     wide: bool
 
 
+def together(work: Iterable[Work]) -> Cost:
+    """The cost of all of it; what is wide is added last, so that a grid is touched once."""
+    cost = NOTHING
+    for item in sorted(work, key=lambda item: item.wide):
+        cost = cost.plus(item.cost, item.times)
+    return cost
+
+
 @dataclass(frozen=True, eq=False)
 class Lane:
     """What a lane did over the span, and its gaps by cause (s)."""
@@ -58,11 +66,8 @@ class Lane:
 
     @cached_property
     def cost(self) -> Cost:
-        """All its kernels together; wide ones are added last, so that a grid is touched once."""
-        together = NOTHING
-        for item in sorted(self.work, key=lambda item: item.wide):
-            together = together.plus(item.cost, item.times)
-        return together
+        """All its kernels together."""
+        return together(self.work)
 
     @property
     def parts(self) -> Mapping[str, Array]:

@@ -14,7 +14,7 @@ from archsim.yamlmarks import Where
 WIDTH = 120
 TIMES = {
     "fixed", "block", "query", "combine", "swap", "split", "epilogue", "wave", "routing", "chain", "one_shot", "rank",
-    "two_shot", "ring", "ring_rank", "local", "remote",
+    "two_shot", "ring", "ring_rank", "local", "low", "remote",
 }  # fmt: skip
 NANO = {"depth"}  # short times that are written in nanoseconds
 BANDWIDTHS = {"feed", "combine_feed"}
