@@ -62,8 +62,15 @@ def test_farther_chips_and_assumed_rates_have_wider_bands() -> None:
     )
     assert max(near, sibling) < other
     rubin = scenario("nvidia/rubin-vr200")
-    assert "clock" in assumed(rubin.chip) and not assumed(scenario().chip)
+    assert "clock" in assumed(rubin) and not assumed(scenario())
     assert width(rubin) == pytest.approx(ASSUMED * other) and "clock" in basis(rubin)
+
+
+def test_the_farthest_of_two_pools_decides() -> None:
+    """Experts on a chip that nobody measured in serving leave nothing of the H100's narrow band."""
+    pools = {"attention": {"chip": "nvidia/h100-sxm", "count": 8}, "ffn": {"chip": "nvidia/groq-3-lp30", "count": 1792}}
+    two = {"model": "deepseek/deepseek-v3", "pools": pools, "mapper": "attention-ffn", "batch": 64, "context": 2048}
+    assert distance(scenario_of(two)) == "other"
 
 
 def test_what_a_chip_allows_has_no_band() -> None:

@@ -54,16 +54,25 @@ class Band:
 
 
 def distance(scenario: Scenario) -> str:
-    """How far the chip is from those whose serving runs were fitted: a key of DISTANCES."""
-    spread, chip = scenario.runtime.spread, scenario.chip
+    """How far the farthest chip of a system is from those whose serving runs were fitted: a key of DISTANCES."""
+    return max((_distance(scenario.runtime.spread, chip) for chip in _chips(scenario)), key=list(DISTANCES).index)
+
+
+def _distance(spread: SpreadFile | None, chip: Chip) -> str:
     if spread is None or chip.generation.name not in spread.generations:
         return "other"
     return "fitted" if chip.name in spread.chips and not chip.varied else "sibling"
 
 
-def assumed(chip: Chip) -> list[str]:
-    """Rates of a chip that its own file assumes."""
-    fields = [field for source in chip.sources if source.kind == "assumption" for field in source.of]
+def _chips(scenario: Scenario) -> list[Chip]:
+    """The chips of both pools."""
+    return [pool.chip for pool in scenario.system.pools.values()]
+
+
+def assumed(scenario: Scenario) -> list[str]:
+    """Rates of its chips that their own files assume."""
+    sources = [source for chip in _chips(scenario) for source in chip.sources if source.kind == "assumption"]
+    fields = [field for source in sources for field in source.of]
     rates = [field for field in fields if field.partition(".")[0] in RATES and not field.endswith("latency")]
     return list(dict.fromkeys(rates))
 
@@ -78,7 +87,7 @@ def band(scenario: Scenario, metric: str, mode: str) -> Band | None:
     if metric not in TIMES:
         return None
     time, sign = TIMES[metric][mode == "steady"]
-    low, high = np.log(_ends(scenario, spread, time)) * (ASSUMED if assumed(scenario.chip) else 1.0)
+    low, high = np.log(_ends(scenario, spread, time)) * (ASSUMED if assumed(scenario) else 1.0)
     if metric == "energy_per_token":
         low, high = -np.hypot(low, np.log(POWER)), np.hypot(high, np.log(POWER))
     ends = np.exp([low, high] if sign > 0 else [-high, -low])
@@ -99,7 +108,7 @@ def basis(scenario: Scenario) -> str:
     if scenario.runtime.spread is None:
         return f"No band: {scenario.runtime.name} is what the chip allows, not a prediction of a measurement."
     text = f"Bands hold {SHARE * 100:.0f} % of measured runs: {DISTANCES[distance(scenario)]}"
-    fields = assumed(scenario.chip)
+    fields = assumed(scenario)
     if fields:
         text += f"; {ASSUMED:g} times wider, because the chip's file assumes {', '.join(fields)}"
     return f"{text}."

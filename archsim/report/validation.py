@@ -144,7 +144,7 @@ def _chapter(section: Section) -> list[str]:
     if named.rows:
         found += ["### Named rows", "Left out of the means, or counted and known to stay wrong.", _markdown(named)]
     if section.notes:
-        found += ["### Not predicted", "\n".join(f"- {note}" for note in section.notes)]
+        found += ["### Notes", "\n".join(f"- {note}" for note in section.notes)]
     return found
 
 
