@@ -28,9 +28,8 @@ DEV := $(VENV)/dev-$(INTERPRETER).stamp
 
 demo: $(RUN)
 	@mkdir -p build
-	@$(BIN)/archsim run examples/$(SCENARIO).yaml --html build/$(SCENARIO).html
-	@$(BIN)/archsim compare $(PAIR) --html build/rubin-and-lpx.html
-	@echo "The report is in build/$(SCENARIO).html, GPUs against GPUs with LPUs in build/rubin-and-lpx.html: open them in a browser."
+	@$(BIN)/archsim run examples/$(SCENARIO).yaml --html build/$(SCENARIO).html $(PAIR:%=--beside %)
+	@echo "The report is in build/$(SCENARIO).html, GPUs against GPUs with LPUs at its end: open it in a browser."
 
 test: MARKED := not slow
 test test-all: $(DEV)

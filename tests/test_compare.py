@@ -115,3 +115,18 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lone.exit_code == 2 and "two scenarios" in lone.stderr
     twice = CliRunner().invoke(app, ["compare", "one.yaml", "one.yaml", "--json", "-"])
     assert [item["name"] for item in json.loads(twice.stdout)["answers"]] == ["1: one.yaml", "2: one.yaml"]
+
+
+def test_a_report_ends_with_a_comparison_of_others(tmp_path: Path) -> None:
+    """`run --beside A --beside B` puts the comparison of A and B into the page of the answer; one alone is refused."""
+    page = tmp_path / "page.html"
+    names = ["deepseek-v3-on-rubin", "deepseek-v3-on-rubin-and-lpx"]
+    beside = [part for name in names for part in ("--beside", name)]
+    answer = CliRunner().invoke(app, ["run", "llama-70b-on-h100", "--mode", "step", "--html", str(page), *beside])
+    assert answer.exit_code == 0, answer.output
+    text = page.read_text(encoding="utf-8")
+    assert "Side by side" in text and "seven LPX racks" in text and text.count("<main>") == 1
+    assert "--beside deepseek-v3-on-rubin-and-lpx" in text  # how to make it again
+    for wrong in (["--html", str(page), "--beside", names[0]], beside):
+        refused = CliRunner().invoke(app, ["run", "llama-70b-on-h100", *wrong])
+        assert refused.exit_code == 2 and "two scenarios or more" in refused.output

@@ -25,6 +25,10 @@ def run(
     batch: Batch = None,
     context: Context = None,
     mode: ModeOption = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SCENARIO", help="With --html: scenarios to compare at the end of the page. Repeatable."),
+    ] = None,
 ) -> None:
     """Answer a scenario: how fast, at what cost, and why. Exit code 1: nothing fits."""
     with refusals():
@@ -32,11 +36,15 @@ def run(
 
         for target in (html, trace, None if json in (None, "-") else Path(json)):
             output.check_place(target)
+        if beside and (html is None or len(beside) < 2):
+            raise ValueError("--beside compares two scenarios or more in the page of --html")
         results = _results(scenario, mode, numbers(batch), numbers(context))
         if html is not None:
             given = {"--batch": batch, "--context": context, "--mode": None if mode is None else mode.value}
-            options = {**given, "--html": html.name}
-            output.write_html(results, html, output.command_line("run", [scenario], options))
+            others = [_results(name, mode, None, None)[0] for name in beside or ()]
+            named = [part for name in beside or () for part in ("--beside", name)]
+            command = output.command_line("run", [scenario, *named], {**given, "--html": html.name})
+            output.write_html(results, html, command, others, beside or ())
         if trace is not None:
             output.write_trace(results, trace)
         if json is not None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from archsim import __version__
 from archsim.economics.terms import HOUR
@@ -263,6 +264,19 @@ def to_html(found: Sequence[Compared], command: str) -> str:
     from plotly.offline import get_plotlyjs
 
     figures = Figures()
+    compared = sections(found, figures)
+    return environment().get_template("compare.html").render(
+        title=compared["title"],
+        compared=compared,
+        command=command,
+        version=__version__,
+        figures=figures.as_json(),
+        plotly=Markup(get_plotlyjs()),
+    )
+
+
+def sections(found: Sequence[Compared], figures: Figures) -> dict[str, Any]:
+    """What the template of a comparison shows; its figures are added to those of the page."""
     chapters = []
     for time, cost in pairs(found):
         both = [(waterfall, figures.add(waterfall_figure(waterfall))) for waterfall in (time, cost)]
@@ -273,16 +287,12 @@ def to_html(found: Sequence[Compared], command: str) -> str:
                 "parts": [(item.title, figure, difference_table(item, False)) for item, figure in both],
             }
         )
-    return environment().get_template("compare.html").render(
-        title=" and ".join(item.name for item in found) if len(found) == 2 else f"{len(found)} scenarios",
-        table=side_by_side(found),
-        refusals=[refusal_lines(item.point) for item in found if not item.feasible],
-        chapters=chapters,
-        command=command,
-        version=__version__,
-        figures=figures.as_json(),
-        plotly=Markup(get_plotlyjs()),
-    )
+    return {
+        "title": " and ".join(item.name for item in found) if len(found) == 2 else f"{len(found)} scenarios",
+        "table": side_by_side(found),
+        "refusals": [refusal_lines(item.point) for item in found if not item.feasible],
+        "chapters": chapters,
+    }
 
 
 def to_json(found: Sequence[Compared]) -> str:

@@ -12,6 +12,7 @@ from archsim.explore.result import METRICS, Result, all_sources
 from archsim.explore.scenario import Scenario
 from archsim.report import figures as draw
 from archsim.report import tradeoff
+from archsim.report.compare import Compared, sections
 from archsim.report.explain import memory_section, memory_sections
 from archsim.report.launch import launch_command
 from archsim.report.page import Figures, environment
@@ -51,8 +52,11 @@ EVERY_KERNEL = 200
 MOST_TEXT = 20_000  # characters of a scenario file that are shown
 
 
-def to_html(*results: Result, command: str = "") -> str:
-    """Results of one scenario as one HTML page. `command` is how to make it again."""
+def to_html(*results: Result, command: str = "", beside: Sequence[Compared] = ()) -> str:
+    """Results of one scenario as one HTML page, and a comparison of others after them.
+
+    `command` is how to make it again.
+    """
     from plotly.offline import get_plotlyjs
 
     figures = Figures()
@@ -63,6 +67,7 @@ def to_html(*results: Result, command: str = "") -> str:
         scenario=scenario,
         system=system_label(scenario),
         chapters=chapters,
+        compared=sections(beside, figures) if beside else None,
         assumptions=source_rows(assumptions([chapter["point"] for chapter in chapters])),
         sources=source_rows(all_sources(scenario)),
         calibration=calibration([chapter["point"] for chapter in chapters if chapter["feasible"]]),

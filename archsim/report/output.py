@@ -41,11 +41,18 @@ def write_trace(results: Sequence[Result], target: Path) -> None:
     trace.write_trace(target, {name: step for point in points for name, step in traced(point).items()})
 
 
-def write_html(results: Sequence[Result], target: Path, command: str) -> None:
-    """Writes one self-contained HTML file; `command` is how to make it again."""
+def write_html(
+    results: Sequence[Result], target: Path, command: str, beside: Sequence[Result] = (), names: Sequence[str] = ()
+) -> None:
+    """Writes one self-contained HTML file; `command` is how to make it again.
+
+    Results `beside`, of the scenarios of these names, are compared after them.
+    """
+    from archsim.report.compare import compared
     from archsim.report.html import to_html
 
-    target.write_text(to_html(*results, command=command), encoding="utf-8")
+    others = compared(beside, names) if beside else ()
+    target.write_text(to_html(*results, command=command, beside=others), encoding="utf-8")
 
 
 def command_line(verb: str, arguments: Sequence[str], options: Mapping[str, str | None]) -> str:
