@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from archsim.explore.result import Result
 from archsim.explore.run import run as run_scenario
 from archsim.explore.scenario import Scenario, load_scenario, scenario_of
-from archsim.explore.service import Asked, Service
-from archsim.explore.service import serve as serve_scenario
 from archsim.workload.requests import Requests
 from archsim.workload.traffic import load_traffic
+
+if TYPE_CHECKING:
+    from archsim.explore.service import Service
 
 
 def load(scenario: str | Path) -> Scenario:
@@ -62,13 +64,16 @@ def serve(
     seed: int = 0,
     plain: bool = False,
     skip_bad: bool = False,
-) -> Service:
+) -> "Service":
     """Requests played one by one: `serve("llama-70b-on-h100", traffic="chat", rate=8).measures.latency("ttft")`.
 
     `traffic` names a traffic file and `trace` a file of requests, instead of those of the scenario; `requests` are
     given ones, or how many. `rate` is in requests a second. Raises CatalogError for mistakes in files, ValueError
     where nothing is asked, and `explore.service.Refused` (a ValueError) where no plan fits.
     """
+    from archsim.explore.service import Asked
+    from archsim.explore.service import serve as serve_scenario
+
     loaded = scenario if isinstance(scenario, Scenario) else load(scenario)
     drawn = None if traffic is None else load_traffic(traffic)
     given = requests if isinstance(requests, Requests) else None

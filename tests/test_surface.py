@@ -16,7 +16,7 @@ from archsim.explore.service import Service
 from archsim.mapping.memory import memory_plan
 from archsim.mapping.place import Deployment, place
 from archsim.serving.curves import Curve, Grid, affine
-from archsim.serving.policy import layout_of
+from archsim.serving.pool import layout_of
 from archsim.serving.surface import GUARD, Surface, surface
 from archsim.workload.requests import requests
 from archsim.workload.step import decode, prefill

@@ -17,7 +17,7 @@ from archsim.explore.run import run
 from archsim.explore.scenario import Scenario
 from archsim.serving.goodput import Largest, largest_rate
 from archsim.serving.measures import Measures, Targets
-from archsim.serving.policy import context_sums, server_of
+from archsim.serving.server import context_sums, server_of
 from archsim.serving.simulate import Played, Server, simulate
 from archsim.workload.requests import Requests
 from archsim.workload.traces import load_trace
