@@ -26,7 +26,7 @@ from archsim.validation.errors import NONE, errors
 from archsim.validation.experts import busiest, spread
 from archsim.validation.families import LOADERS, loaded
 from archsim.validation.gates import KERNEL_GATES, standing
-from archsim.validation.kernels import kernel_section, sample_section, untuned
+from archsim.validation.kernels import constants, kernel_section, sample_section, untuned
 from archsim.validation.measured import CALIBRATION, FLAGS, Measured, half
 from archsim.validation.operators import operator_section
 from archsim.validation.predict import below_roofline, predicted, resident, still
@@ -384,3 +384,9 @@ def test_products_in_bf16_are_close_to_silicon(chip: str, bound: float) -> None:
     """0.4 above the gates of 4.9, 6.5 and 6.4: constants were fitted on another split of the shapes."""
     section = kernel_section(loaded(wheel.database(), [chip], ["gemm"], [MEAN]))
     assert next(row for row in section.rows if row.regime == EVERY).errors.mape < bound
+
+
+def test_sets_hold_ten_numbers_at_most() -> None:
+    """What the page says of the number of constants."""
+    said = constants()
+    assert said.startswith("constants: ") and int(said.split("at most ")[1].split()[0]) <= 10

@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from archsim.arrays import Array
+from archsim.catalog import names
 from archsim.chip.model import Chip, Unsuited
 from archsim.chip.schema import load_chip, load_generation
 from archsim.validation.errors import errors
@@ -17,6 +18,10 @@ from archsim.validation.tables import EVERY, Left, Points, Row, Section, drawn, 
 
 SLOW = 1.8  # a group whose balanced median is further above the model than this was not tuned
 DRAWN = 60  # points of a table in a figure
+NOT_FITTED = {  # provenance, and facts of a library
+    "error", "spread", "sibling", "fitted_on", "tiles", "rows", "splits", "least_rows", "granule", "persistent", "edge",
+    "ranks", "walks_all", "tiled", "groups_only", "unpacked_groups", "unpacked_single", "unpacked_work",
+}  # fmt: skip
 REASONS = tuple((flag.name, flag.reason, flag.dropped) for flag in FLAGS.values())
 SAMPLE = (
     " These are the points that the package carries, a sample of the database; `pip install 'archsim[measurements]'` "
@@ -91,7 +96,21 @@ def kernel_section(tables: Iterable[Measured], progress: Callable[[Measured], No
         points += [found] if found else []
         rows += _transferred(checked)
     gates = tuple(standing(gate, rows) for gate in KERNEL_GATES)
-    return Section("Kernels", HOW, tuple(rows), gates, tuple(left), tuple(points), tuple(missing))
+    return Section("Kernels", HOW, tuple(rows), gates, tuple(left), tuple(points), (*missing, constants()))
+
+
+def constants() -> str:
+    """How many sets of constants were fitted to measurements, and how many numbers they hold."""
+    found = {}
+    for name in names("chips/generations"):
+        for families in load_generation(name).kernels.values():
+            for family, sets in families.items():
+                for one in sets.values():
+                    if one.error is not None:
+                        given = one.model_dump(exclude_defaults=True, exclude=NOT_FITTED)
+                        found[family, str(given)] = len(given)
+    most, total = max(found.values()), sum(found.values())
+    return f"constants: {len(found)} sets fitted x {total / len(found):.1f} numbers = {total}, at most {most} in a set"
 
 
 def check(table: Measured) -> tuple[Measured, Array]:
