@@ -348,3 +348,16 @@ def test_a_broken_file_of_a_catalogue_does_not_hide_the_others() -> None:
     found = archsim("--catalog", "mine", "mappers", "list")
     assert found.exit_code == 2
     assert "expert-parallel" in found.stdout and "broken.yaml" in found.stderr
+
+
+def test_lists_without_a_number_are_refused_in_place(tmp_path: Path) -> None:
+    """All of them at once, each where it stands."""
+    file = tmp_path / "empty.yaml"
+    file.write_text(
+        "model: meta/llama-3.1-8b\npools: {gpu: {chip: nvidia/h100-sxm, count: 1}}\nbatch: []\ncontext: []\n",
+        encoding="utf-8",
+    )
+    result = CliRunner().invoke(app, ["run", str(file)])
+    assert result.exit_code == 2
+    places = [line.rpartition("empty.yaml:")[2] for line in result.stderr.splitlines()]
+    assert places == ["3:8: give at least one number", "4:10: give at least one number"]

@@ -335,7 +335,8 @@ class _Loader:
 
 
 def _check(file: ScenarioFile, document: Document) -> list[Fault]:
-    faults = []
+    empty = [("batch",), ("context",), *(("pools", name, "count") for name in file.pools)]
+    faults = [document.mark(*where).fault("give at least one number") for where in empty if _at(file, where) == ()]
     if file.batch is None and file.context is None and file.traffic is None and file.trace is None:
         faults.append(document.mark().fault("nothing is asked: give `batch` and `context`, or `traffic`"))
     if file.trace is not None and not _trace_of(document, file.trace).is_file():
@@ -357,6 +358,14 @@ def _unpriced(file: ScenarioFile, document: Document, chips: Sequence[Chip]) -> 
         if by == "capital" and terms.capital is None and chip.price.system is None:
             found.append(f"{chip.name} has no all-in price; give `capital: 50000 USD` beside it, or `by: rent`")
     return [document.mark("economics", "by").fault(text) for text in found]
+
+
+def _at(file: ScenarioFile, where: tuple[str, ...]) -> object:
+    """What a file says at a place."""
+    value: object = file
+    for name in where:
+        value = value[name] if isinstance(value, Mapping) else getattr(value, name)
+    return value
 
 
 def _numbers(value: int | tuple[int, ...] | None) -> Array | None:
