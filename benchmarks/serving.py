@@ -27,7 +27,8 @@ import numpy as np  # noqa: E402
 import archsim  # noqa: E402
 from archsim.explore.evaluate import deployment_of  # noqa: E402
 from archsim.explore.scenario import Scenario  # noqa: E402
-from archsim.serving.policy import ServingFile, server_of  # noqa: E402
+from archsim.serving.policy import ServingFile  # noqa: E402
+from archsim.serving.server import server_of  # noqa: E402
 from archsim.serving.simulate import Server, simulate  # noqa: E402
 from archsim.workload.requests import Requests, requests  # noqa: E402
 from archsim.workload.traces import load_trace  # noqa: E402

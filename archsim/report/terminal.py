@@ -36,6 +36,7 @@ PIPED = 140  # columns where the output is not a terminal and says no width
 MAIN = 4  # assumptions shown
 LEAST = 140  # columns of a table; a narrower terminal wraps its lines rather than lose digits
 BAR = " █│"  # what bars are drawn with, which make no sense when broken
+GAP = 4  # columns between two, at the most
 NAME = 36  # characters up to which a first column is never broken
 
 
@@ -58,16 +59,29 @@ def print_table(out: Console, table: Table) -> None:
         whole = short or drawn or not words
         width = max(cell_len(text) for text in (column, *(row[index] for row in table.rows))) if whole else None
         rich.add_column(Text(column), justify="left" if words else "right", overflow="fold", no_wrap=whole, width=width)
-    for index, row in enumerate(table.rows):
-        style = "bold" if index in table.marked else ""
-        rich.add_row(*(Text(cell, style=style) for cell in row))
+    wide = max(out.width, LEAST)
+    for cells in _rows(table, wide):
+        rich.add_row(*cells)
     if table.title:
         out.print(Text(f"\n{table.title}", style="bold"))
-    width, out.width = out.width, max(out.width, LEAST)
+    width, out.width = out.width, wide
     out.print(rich)
     out.width = width
     if table.caption:
         out.print(Text(table.caption, style="dim"))
+
+
+def _rows(table: Table, width: int) -> list[list[Text]]:
+    """The cells of a table, row by row; where no line is broken, as one row of many lines, which is drawn faster."""
+    styles = ["bold" if index in table.marked else "" for index in range(len(table.rows))]
+    cells = [[Text(cell, style=style) for cell in row] for row, style in zip(table.rows, styles, strict=True)]
+    columns = list(zip(*table.rows, strict=True))
+    needed = [
+        max(cell_len(text) for text in (head, *column)) for head, column in zip(table.columns, columns, strict=True)
+    ]
+    if sum(needed) + GAP * len(needed) > width:
+        return cells
+    return [[Text("\n").join(column) for column in zip(*cells, strict=True)]]
 
 
 def print_answer(out: Console, result: Result) -> None:
