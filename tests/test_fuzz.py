@@ -173,8 +173,9 @@ def other_value(value: Any, rng: random.Random) -> Any:
     if isinstance(value, bool):
         return rng.choice([not value, *odd])
     if isinstance(value, int | float) and rng.random() < 0.6:
+        third = value / 3 if abs(value) < 2**1000 else value // 3  # some numbers are larger than any float
         return rng.choice(
-            [value * 2, value + 1, -value, value * 1000, value / 3, value * 10**6, value // 2, 1, 10**9, 2**40]
+            [value * 2, value + 1, -value, value * 1000, third, value * 10**6, value // 2, 1, 10**9, 2**40]
         )
     return rng.choice(odd)
 
