@@ -1,20 +1,20 @@
 """The file of a scenario: one model, pools of chips, a mapper, a runtime, and a question."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from archsim.arrays import Array, array
-from archsim.catalog import CatalogError, Document, Fault, Mark, StrictModel, fetch, validate
+from archsim.catalog import CatalogError, Document, Mark, StrictModel, fetch, validate
 from archsim.chip.model import Chip, with_value
-from archsim.chip.schema import load_chip
 from archsim.economics.prices import Prices
 from archsim.economics.terms import Terms
-from archsim.explore.pools import PoolFile, Pools, WayFile, changed, check_pools, paired, runtime_of
+from archsim.explore.loading import Named, loaded, trace_of
+from archsim.explore.pools import PoolFile, Pools, WayFile, changed, paired, runtime_of
 from archsim.fields import (
     Count,
     FaultAt,
@@ -27,20 +27,18 @@ from archsim.fields import (
     TokensPerSecond,
     Watts,
 )
-from archsim.mapping.mapper import Mapper, load_mapper
+from archsim.mapping.mapper import Mapper
 from archsim.mapping.options import Options
-from archsim.mapping.runtime import Runtime, load_runtime
+from archsim.mapping.runtime import Runtime
 from archsim.mapping.split import Split
 from archsim.mapping.split import split as split_of
 from archsim.mapping.system import Partner, Pool, System
 from archsim.serving.policy import ServingFile
 from archsim.units import UnitError
 from archsim.workload.model import Model, Precision, precision_of
-from archsim.workload.schema import PrecisionClass, load_model
-from archsim.workload.traffic import TrafficFile, load_traffic
+from archsim.workload.schema import PrecisionClass
+from archsim.workload.traffic import TrafficFile
 from archsim.yamlmarks import shown
-
-Loaded = TypeVar("Loaded")
 
 NUMBERS = ("batch", "context", "input", "output", "cached", "skew")
 EXPERT_SKEW = 1.2  # exponent of expert popularity that explains measured decode of five MoE families
@@ -212,52 +210,18 @@ def scenario_of(data: dict[str, Any]) -> Scenario:
 
 
 def build(file: ScenarioFile, document: Document) -> Scenario:
-    """Loads what a scenario names. Every fault of every file it names is raised together."""
-    loader = _Loader()
-    model = loader.load(load_model, file.model, document.mark("model"))
-    chips = {
-        name: loader.load(load_chip, pool.chip, document.mark("pools", name, "chip"))
-        for name, pool in file.pools.items()
-    }
-    runtime = loader.load(load_runtime, file.runtime, document.mark("runtime"))
-    mapper = loader.load(load_mapper, file.mapper, document.mark("mapper"))
-    drafter = None
-    if file.speculation.model is not None:
-        drafter = loader.load(load_model, file.speculation.model, document.mark("speculation", "model"))
-    traffic = file.traffic
-    if isinstance(traffic, str):
-        traffic = loader.load(load_traffic, traffic, document.mark("traffic"))
-    faults = [*loader.faults, *_check(file, document), *check_pools(file, document, mapper)]
-    faults += _unpriced(file, document, [chip for chip in chips.values() if chip is not None])
-    if file.placement.kv == "backing":
-        faults += [
-            document.mark("placement", "kv").fault(f"{chip.name} has no memory behind it; write `kv: chip`")
-            for chip in chips.values()
-            if chip is not None and (chip.backing is None or chip.kind != "lpu")
-        ]
-    if faults or model is None or runtime is None or mapper is None or None in chips.values():
-        raise CatalogError(faults)
-    kinds = {name: _capped(chip, file.power_cap) for name, chip in chips.items() if chip is not None}
-    pools = _pools(file, document, model, mapper, kinds, runtime)
-    if mapper.roles is not None:
-        runtime = runtime_of(
-            file.pools[mapper.roles.main], kinds[mapper.roles.main], runtime, document, mapper.roles.main
-        )
-        if mapper.roles.job == "draft" and (drafter is None or not file.speculation.drafts):
-            text = "drafts need a model: add `speculation: {model: meta/llama-3.1-8b, drafts: 4, acceptance: 0.8}`"
-            raise CatalogError([document.mark().fault(text)])
-    try:
-        precision = precision_of(model, {str(name): fmt for name, fmt in file.precision.items()})
-    except UnitError as error:
-        raise CatalogError([document.mark("precision").fault(str(error))]) from error
+    """A scenario with all that it names. Every fault of every file it names is raised together."""
+    named = loaded(file, document)
+    pools, runtime = _placed(file, document, named)
+    traffic = named.traffic
     return Scenario(
         name=file.name or document.path.stem,
         file=shown(document.path),
-        model=model,
-        precision=precision,
+        model=named.model,
+        precision=_precision(file, document, named.model),
         system=pools.system,
         runtime=runtime,
-        mapper=None if file.split is not None else mapper,
+        mapper=None if file.split is not None else named.mapper,
         split=pools.split,
         batch=_numbers(file.batch),
         context=_numbers(file.context),
@@ -272,13 +236,33 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         terms=file.economics,
         prices=file.prices,
         partner_terms=pools.terms,
-        drafter=drafter,
+        drafter=named.drafter,
         chip_mark=next(document.mark("pools", name, "chip") for name in file.pools),
         traffic=traffic,
-        trace=None if file.trace is None else str(_trace_of(document, file.trace)),
+        trace=None if file.trace is None else str(trace_of(document, file.trace)),
         serving=file.serving,
         marks=document,
     )
+
+
+def _precision(file: ScenarioFile, document: Document, model: Model) -> Precision:
+    try:
+        return precision_of(model, {str(name): fmt for name, fmt in file.precision.items()})
+    except UnitError as error:
+        raise CatalogError([document.mark("precision").fault(str(error))]) from error
+
+
+def _placed(file: ScenarioFile, document: Document, named: Named) -> tuple[Pools, Runtime]:
+    """The pools with their splits, and the runtime of the main one."""
+    chips = {name: _capped(chip, file.power_cap) for name, chip in named.chips.items()}
+    pools = _pools(file, document, named.model, named.mapper, chips, named.runtime)
+    roles = named.mapper.roles
+    if roles is None:
+        return pools, named.runtime
+    if roles.job == "draft" and (named.drafter is None or not file.speculation.drafts):
+        text = "drafts need a model: add `speculation: {model: meta/llama-3.1-8b, drafts: 4, acceptance: 0.8}`"
+        raise CatalogError([document.mark().fault(text)])
+    return pools, runtime_of(file.pools[roles.main], chips[roles.main], named.runtime, document, roles.main)
 
 
 def _pools(
@@ -307,65 +291,11 @@ def runnable(runtime: Runtime, model: Model, proposed: Split) -> Split:
     return proposed.mapped(lambda _, value: value if value.size < kept.size else value[kept])
 
 
-def _trace_of(document: Document, name: str) -> Path:
-    """The file of a trace, relative to the scenario's."""
-    return (document.path.parent / Path(name).expanduser()).resolve()
-
-
 def _capped(chip: Chip, cap: float | None) -> Chip:
     """The chip under a power cap, if it is below its own."""
     if cap is None:
         return chip
     return replace(with_value(chip, ("power", "cap"), np.minimum(array(cap), chip.power.sustained)), varied=True)
-
-
-class _Loader:
-    """Loads named parts and keeps their faults until all are known."""
-
-    def __init__(self) -> None:
-        self.faults: list[Fault] = []
-
-    def load(self, load: Callable[[str, Mark], Loaded], name: str, mark: Mark) -> Loaded | None:
-        """What `load` gives, or None with its faults kept."""
-        try:
-            return load(name, mark)
-        except CatalogError as error:
-            self.faults.extend(error.faults)
-            return None
-
-
-def _check(file: ScenarioFile, document: Document) -> list[Fault]:
-    empty = [("batch",), ("context",), *(("pools", name, "count") for name in file.pools)]
-    faults = [document.mark(*where).fault("give at least one number") for where in empty if _at(file, where) == ()]
-    if file.batch is None and file.context is None and file.traffic is None and file.trace is None:
-        faults.append(document.mark().fault("nothing is asked: give `batch` and `context`, or `traffic`"))
-    if file.trace is not None and not _trace_of(document, file.trace).is_file():
-        faults.append(document.mark("trace").fault(f"no such file {file.trace!r}"))
-    if (file.batch is None) != (file.context is None) and file.traffic is None:
-        faults.append(document.mark().fault("the step answer needs both `batch` and `context`"))
-    if file.objective.minimize and file.objective.maximize:
-        faults.append(document.mark("objective").fault("give `minimize` or `maximize`, not both"))
-    return faults
-
-
-def _unpriced(file: ScenarioFile, document: Document, chips: Sequence[Chip]) -> list[Fault]:
-    """A way of paying that was asked for, and for which neither a chip nor the scenario has a price."""
-    by, terms = file.economics.by, file.economics
-    found = []
-    for chip in chips:
-        if by == "rent" and terms.rent is None and chip.price.rent is None:
-            found.append(f"{chip.name} has no rent; give `rent: 3 USD/h` beside it, or `by: capital`")
-        if by == "capital" and terms.capital is None and chip.price.system is None:
-            found.append(f"{chip.name} has no all-in price; give `capital: 50000 USD` beside it, or `by: rent`")
-    return [document.mark("economics", "by").fault(text) for text in found]
-
-
-def _at(file: ScenarioFile, where: tuple[str, ...]) -> object:
-    """What a file says at a place."""
-    value: object = file
-    for name in where:
-        value = value[name] if isinstance(value, Mapping) else getattr(value, name)
-    return value
 
 
 def _numbers(value: int | tuple[int, ...] | None) -> Array | None:
