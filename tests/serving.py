@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.serving.engine import Swap
+from archsim.serving.outcome import Swap
 from archsim.serving.pool import Layout
 from archsim.serving.schedulers import BUILT_IN, Scheduler
 from archsim.serving.simulate import ROUTERS, Played, Server, simulate
@@ -62,6 +62,15 @@ def chained(rng: np.random.Generator, lengths: Sequence[int], block: int) -> lis
     return chains
 
 
+def in_sessions(rng: np.random.Generator, count: int) -> dict[str, Any]:
+    """Five sessions; a step follows the one before, and now and then that of another session too."""
+    after = [[index - 5] if index >= 5 else [] for index in range(count)]
+    for index in range(6, count):
+        if rng.random() < 0.2:
+            after[index].append(index - 6)
+    return {"after": after, "gap": rng.exponential(0.05, count), "session": np.arange(count) % 5}
+
+
 def random_case(seed: int) -> tuple[Requests, Server]:
     """A small set-up: any scheduler, layout, prefix cache, priorities, preemption, router, open or closed."""
     rng = np.random.default_rng(seed)
@@ -74,7 +83,10 @@ def random_case(seed: int) -> tuple[Requests, Server]:
     times = rng.exponential(float(rng.choice([0.001, 0.02, 0.1])), count).cumsum()
     shared: dict[str, Any] = {"chains": chained(rng, inputs.tolist(), 16), "block": 16} if rng.random() < 0.5 else {}
     ranked = {"priority": rng.integers(0, 3, count)} if rng.random() < 0.3 else {}
-    closed = {"clients": 5, "think": 0.01} if rng.random() < 0.3 else {}
+    kind = rng.random()
+    closed: dict[str, Any] = {"clients": 5, "think": 0.01} if kind < 0.25 else {}
+    if kind > 0.75:
+        closed = in_sessions(rng, count)
     name = str(rng.choice(list(BUILT_IN)))
     chosen = policy(name, int(rng.choice([1, 4, 40])), int(rng.choice([64, 500])))
     units = layout.units(300) + int(rng.integers(0, layout.units(600)))

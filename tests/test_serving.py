@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from serving import Steps, both, machine, policy, server
 
 from archsim.arrays import Array
-from archsim.serving.engine import Swap
 from archsim.serving.goodput import largest_rate
 from archsim.serving.measures import Measures, Targets, quantile
+from archsim.serving.outcome import Swap
 from archsim.serving.pool import Layout, Prefixes
 from archsim.serving.schedulers import BUILT_IN
 from archsim.serving.simulate import Played, simulate
@@ -343,3 +343,39 @@ def test_progress_is_told_and_changes_nothing(more: dict[str, object]) -> None:
     assert len(told) > 50 and told == sorted(told) and told[0] >= 0 and 0.9 < told[-1] <= 1.0
     limited = simulate(asked, made, progress=told.append, events=30)
     assert limited.outcome.events <= 31 and "events" in limited.outcome.stopped
+
+
+# Sessions
+
+
+def in_turn(count: int, gap: float, **more: object) -> Requests:
+    """One session of equal steps."""
+    after = [[index - 1] if index else [] for index in range(count)]
+    return requests([0.0] * count, 100, 10, after=after, gap=np.full(count, gap), session=np.zeros(count, int), **more)
+
+
+@pytest.mark.parametrize("router", ["round-robin", "least-loaded", "session-affine"])
+def test_a_step_of_a_session_comes_a_gap_after_the_one_before(router: str) -> None:
+    made = server(replicas=2, router=router)
+    alone = simulate(requests([0.0], 100, 10), made).end[0]
+    found = simulate(in_turn(5, 2.0), made)
+    assert np.allclose(found.end, alone + np.arange(5) * (alone + 2.0))
+
+
+def test_a_step_waits_for_all_that_it_names() -> None:
+    asked = requests([0.0] * 3, [100, 100, 10], [5, 80, 1], after=[[], [], [0, 1]], gap=np.array([0.0, 0.0, 1.0]))
+    found = simulate(asked, server(replicas=2, router="least-loaded"))
+    assert found.arrived[2] == max(found.end[:2]) + 1.0
+
+
+def test_sessions_stay_where_their_first_step_went() -> None:
+    count = 40
+    after = [[index - 4] if index >= 4 else [] for index in range(count)]
+    chains = [[1000 * (index % 4) + name for name in range(index // 4 + 4)] for index in range(count)]
+    asked = requests(
+        np.arange(count) * 1e-4, 200, 5, after=after, gap=np.full(count, 0.01), session=np.arange(count) % 4,
+        chains=chains, block=16,
+    )  # fmt: skip
+    found = {name: simulate(asked, server(replicas=2, router=name)) for name in ("session-affine", "least-loaded")}
+    assert found["session-affine"].cached.sum() >= found["least-loaded"].cached.sum() > 0
+    assert all(played.finished.all() for played in found.values())

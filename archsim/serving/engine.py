@@ -2,50 +2,18 @@
 
 from array import array as numbers
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
 
 from archsim.serving.batch import Batch, Fast, Plain
 from archsim.serving.holdings import Holdings
+from archsim.serving.outcome import Outcome, Swap
 from archsim.serving.pool import Pool
 from archsim.serving.schedulers import Scheduler
 from archsim.serving.surface import Surface
 from archsim.serving.waiting import Filling, Line, Ranks
 from archsim.workload.requests import Requests
-
-COLUMNS = ("start", "seconds", "steps", "decoding", "running", "waiting", "units", "prefilled", "context", "stall")
-
-
-@dataclass(eq=False)
-class Outcome:
-    """What happened to every request (s; negative: not yet), and what was counted."""
-
-    arrived: list[float]
-    begun: list[float]
-    first: list[float]
-    end: list[float]
-    cached: list[int]
-    refused: dict[int, str] = field(default_factory=dict)
-    preempted: int = 0
-    recomputed: int = 0
-    swapped: int = 0
-    prefilled: int = 0
-    generated: int = 0
-    events: int = 0
-    stopped: str = ""
-
-    @staticmethod
-    def of(count: int) -> "Outcome":
-        """Nothing has happened yet."""
-        return Outcome([-1.0] * count, [-1.0] * count, [-1.0] * count, [-1.0] * count, [0] * count)
-
-
-@dataclass(frozen=True)
-class Swap:
-    """Preemption by swap: seconds to move a unit of KV memory to the host or back."""
-
-    unit: float
 
 
 class Engine:
@@ -70,14 +38,15 @@ class Engine:
         self.output: list[int] = requests.output.tolist()
         self.holdings = Holdings(pool, requests.chains)
         self.priority = None if requests.priority is None else requests.priority.tolist()
-        self.think, self.swap = requests.think, swap
+        self.swap = swap
+        self.ended: Callable[[Engine, int], None] | None = None  # told of every request that is over
+        self.halted = False  # what has just ended concerns others: `run` returns
         self.clock = 0.0
         self.waiting: Line | Ranks = Line() if self.priority is None else Ranks(self.priority)
         self.filling: list[Filling] = []
         self.batch: Batch = (Plain if plain else Fast)(surface, pool.layout)
         self.log = numbers("d")
         self.pending: deque[tuple[float, int]] = deque()
-        self.backlog: deque[int] = deque()  # requests of a closed loop that no client has sent yet
         self._returning: list[tuple[float, int]] = []
         self._spare = int(watermark * pool.capacity)
         self._made: dict[int, int] = {}  # tokens generated before a preemption
@@ -161,6 +130,19 @@ class Engine:
             return min(later, self.pending[0][0]) if self.pending else later
         return self.pending[0][0] if self.pending else inf
 
+    def horizon(self) -> float:
+        """A time before which no request ends, if nothing more arrives."""
+        if self.waiting or self.filling:
+            return self.clock
+        if not self.batch.size:
+            return self.next_time()
+        _, seconds, _ = self.batch.stretch(self.pool.free, inf, False)
+        return min(self.next_time(), self.clock + self._extra + seconds)
+
+    def expect(self, time: float, request: int) -> None:
+        """A request will come at a time that is not past."""
+        heappush(self._returning, (time + self.surface.arrival, request))
+
     def run(self, until: float = inf, events: float = inf) -> None:
         """Plays every iteration that starts before `until`, or until so many events have happened in all."""
         out, waiting, pending, pool, batch = self.outcome, self.waiting, self.pending, self.pool, self.batch
@@ -179,6 +161,9 @@ class Engine:
                 self.clock = clock
                 self._arrive()
                 continue
+            if self.halted:
+                self.halted = False
+                return
             if out.events >= events:
                 out.stopped = f"stopped after {out.events:,} events"
                 return
@@ -190,11 +175,13 @@ class Engine:
                 self._step(until)
 
     def _arrive(self) -> None:
-        clock, pending = self.clock, self.pending
+        clock, pending, returning = self.clock, self.pending, self._returning
+        while returning and returning[0][0] <= clock:
+            while pending and pending[0] <= returning[0]:
+                self._enter(pending.popleft()[1])
+            self._enter(heappop(returning)[1])
         while pending and pending[0][0] <= clock:
             self._enter(pending.popleft()[1])
-        while self._returning and self._returning[0][0] <= clock:
-            self._enter(heappop(self._returning)[1])
 
     def _enter(self, request: int) -> None:
         """A request reaches the scheduler; one that can never fit is refused."""
@@ -209,7 +196,7 @@ class Engine:
 
     def _refuse(self, request: int, reason: str) -> None:
         self.outcome.refused[request] = reason
-        self._follow(self.clock)
+        self._over(request)
 
     def _step(self, until: float) -> None:
         """One iteration, or as many as go by before anything changes."""
@@ -327,15 +314,12 @@ class Engine:
 
     def _done(self, request: int) -> None:
         self.outcome.end[request] = self.clock
-        if self.backlog:
-            self._follow(self.clock)
+        self._over(request)
 
-    def _follow(self, now: float) -> None:
-        """In a closed loop a client has its answer and sends the next request after a while."""
-        if self.backlog:
-            request = self.backlog.popleft()
-            self.outcome.arrived[request] = now + self.think
-            heappush(self._returning, (now + self.think + self.surface.arrival, request))
+    def _over(self, request: int) -> None:
+        self.outcome.over += 1
+        if self.ended is not None:
+            self.ended(self, request)
 
     def _make_room(self) -> None:
         """Preempts the newest requests until the others can take a step."""

@@ -36,6 +36,6 @@ class ServingFile(StrictModel):
     prefix_cache: bool = Field(True, description="keep blocks of prompts for others that begin alike")
     preemption: Literal["recompute", "swap"] = Field("recompute", description="what happens to a sequence without room")
     watermark: Fraction = Field(0.01, description="share of the KV memory that an admission leaves free")
-    router: Literal["round-robin", "least-loaded", "prefix-affine"] = Field(
+    router: Literal["round-robin", "least-loaded", "prefix-affine", "session-affine"] = Field(
         "least-loaded", description="how requests are dealt to replicas"
     )

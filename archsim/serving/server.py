@@ -8,7 +8,7 @@ import numpy as np
 from archsim.arrays import array
 from archsim.catalog import Mark
 from archsim.mapping.place import Deployment
-from archsim.serving.engine import Swap
+from archsim.serving.outcome import Swap
 from archsim.serving.policy import ServingFile
 from archsim.serving.pool import layout_of
 from archsim.serving.schedulers import scheduler

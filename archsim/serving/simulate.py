@@ -8,16 +8,18 @@ from math import inf
 import numpy as np
 
 from archsim.arrays import Array
-from archsim.serving.engine import COLUMNS, Engine, Outcome, Swap
+from archsim.serving.cluster import Cluster, Router
+from archsim.serving.engine import Engine
+from archsim.serving.following import Clients, Sessions, sticky
+from archsim.serving.outcome import COLUMNS, Outcome, Swap
 from archsim.serving.pool import Layout, Pool, Prefixes
 from archsim.serving.schedulers import Scheduler
 from archsim.serving.surface import Surface
 from archsim.workload.requests import Requests
 
-ROUTERS = ("round-robin", "least-loaded", "prefix-affine")
-AFFINITY = 4  # blocks by which a prompt's home is known
-SLACK = 1.25  # times the mean load that a home may carry before a request goes elsewhere
+ROUTERS = ("round-robin", "least-loaded", "prefix-affine", "session-affine")
 TICKS = 200  # progress reports of a run
+EVENTS = 1000  # between two looks at the progress, at the most
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +81,7 @@ def simulate(
 ) -> Played:
     """Plays requests until all have ended, `seconds` have gone by, or `events` events have happened.
 
-    `plain` goes iteration by iteration. `progress` is told the share of requests that have come, now and then.
+    `plain` goes iteration by iteration. `progress` is told the share of requests that are over, now and then.
     """
     outcome = Outcome.of(len(requests))
     engines = [_engine(requests, server, outcome, plain) for _ in range(server.replicas)]
@@ -104,15 +106,70 @@ def _run(
     progress: Callable[[float], None] | None,
 ) -> None:
     outcome = engines[0].outcome
+    told = _told(outcome, len(requests), progress)
     if requests.clients:
-        _closed(requests, engines, outcome)
-    else:
-        outcome.arrived = requests.arrival.tolist()
-    if requests.clients or server.replicas == 1 or server.router == "round-robin":
-        _dealt(requests, engines)
-        _play(engines, outcome, len(requests), seconds, events, progress)
-    else:
-        _routed(requests, server, engines, seconds, events, progress)
+        _each(engines, Clients(requests, engines, outcome).ended)
+        _play(engines, outcome, seconds, events, told)
+        return
+    starts = _starts(requests, outcome)
+    if server.replicas > 1 and server.router != "round-robin":
+        _together(requests, server, engines, starts, seconds, events, told)
+        return
+    if requests.after:
+        _each(engines, Sessions(requests, outcome, sticky).ended)
+    for turn, request in enumerate(starts):
+        engine = engines[turn % len(engines)]
+        engine.pending.append((outcome.arrived[request] + engine.surface.arrival, request))
+    _play(engines, outcome, seconds, events, told)
+
+
+def _starts(requests: Requests, outcome: Outcome) -> Sequence[int]:
+    """The requests that wait for no other, in order; they come when the trace says."""
+    times = requests.arrival.tolist()
+    if not requests.after:
+        outcome.arrived = times
+        return range(len(times))
+    starts = [request for request, before in enumerate(requests.after) if not before]
+    for request in starts:
+        outcome.arrived[request] = times[request]
+    return starts
+
+
+def _each(engines: Sequence[Engine], ended: Callable[[Engine, int], None]) -> None:
+    for engine in engines:
+        engine.ended = ended
+
+
+def _told(outcome: Outcome, count: int, progress: Callable[[float], None] | None) -> Callable[[], None] | None:
+    """Tells the share of requests that are over, each time that another part of TICKS is."""
+    if progress is None:
+        return None
+    step, last = max(count // TICKS, 1), [0]
+
+    def tell() -> None:
+        if outcome.over >= last[0] + step:
+            last[0] = outcome.over
+            progress(outcome.over / count)
+
+    return tell
+
+
+def _together(
+    requests: Requests,
+    server: Server,
+    engines: Sequence[Engine],
+    starts: Sequence[int],
+    seconds: float,
+    events: float,
+    told: Callable[[], None] | None,
+) -> None:
+    """All replicas in one time, behind a router that looks at them."""
+    outcome = engines[0].outcome
+    cluster = Cluster(engines, Router(server.router, requests, engines).choose, outcome)
+    cluster.coming = [(outcome.arrived[request], request) for request in starts]  # in order: a heap already
+    if requests.after:
+        _each(engines, Sessions(requests, outcome, cluster.send).ended)
+    cluster.run(seconds, events, bool(requests.after), told)
 
 
 def _engine(requests: Requests, server: Server, outcome: Outcome, plain: bool) -> Engine:
@@ -140,90 +197,24 @@ def uncached(requests: Requests, server: Server) -> str:
     return "" if layout.levels[-1] else "no layer holds a whole context"
 
 
-def _closed(requests: Requests, engines: Sequence[Engine], outcome: Outcome) -> None:
-    """The first requests of all clients come at once; the others wait for answers. Clients stay with their replica."""
-    clients = min(requests.clients, len(requests))
-    delay = engines[0].surface.arrival
-    for request in range(len(requests)):
-        engine = engines[request % len(engines)]
-        if request < clients:
-            outcome.arrived[request] = 0.0
-            engine.pending.append((delay, request))
-        else:
-            engine.backlog.append(request)
-
-
-def _dealt(requests: Requests, engines: Sequence[Engine]) -> None:
-    """Requests to replicas in turn."""
-    if requests.clients:
-        return
-    times = (requests.arrival + engines[0].surface.arrival).tolist()
-    for index, engine in enumerate(engines):
-        engine.pending.extend((times[i], i) for i in range(index, len(times), len(engines)))
-
-
 def _play(
-    engines: Sequence[Engine],
-    outcome: Outcome,
-    count: int,
-    seconds: float,
-    events: float,
-    progress: Callable[[float], None] | None,
+    engines: Sequence[Engine], outcome: Outcome, seconds: float, events: float, told: Callable[[], None] | None
 ) -> None:
     """Every replica to its end."""
     share = max(events - outcome.events, 0) / len(engines) if events < inf else inf
-    for index, engine in enumerate(engines):
+    step = min(len(outcome.end) // TICKS + 1, EVENTS)
+    for engine in engines:
         limit = outcome.events + share
-        if progress is None:
+        if told is None:
             engine.run(seconds, limit)
             continue
-        ahead = len(engine.pending) + len(engine.backlog)
-        step = max(min(2000, ahead // TICKS), 1)
         while engine.next_time() < inf or engine.running or engine.waiting:
             before = outcome.events
             engine.run(seconds, min(limit, outcome.events + step))
-            left = len(engine.pending) + len(engine.backlog)
-            progress((index + 1.0 - left / max(ahead, 1)) / len(engines))
+            told()
             if outcome.events >= limit or outcome.events == before or engine.clock >= seconds:
                 break
             outcome.stopped = ""
-
-
-def _routed(
-    requests: Requests,
-    server: Server,
-    engines: Sequence[Engine],
-    seconds: float,
-    events: float,
-    progress: Callable[[float], None] | None,
-) -> None:
-    """Requests one by one to the replica that is best when they come."""
-    outcome = engines[0].outcome
-    delay = server.surface.arrival
-    step = max(len(requests) // TICKS, 1)
-    for request, time in enumerate(requests.arrival.tolist()):
-        if time >= seconds or outcome.stopped:
-            break
-        for engine in engines:
-            engine.run(time, events)
-        chosen = _chosen(requests, server.router, engines, request)
-        chosen.pending.append((time + delay, request))
-        if progress is not None and request % step == 0:
-            progress(request / len(requests))
-    for engine in engines:
-        engine.run(seconds, events)
-
-
-def _chosen(requests: Requests, router: str, engines: Sequence[Engine], request: int) -> Engine:
-    """The replica with the fewest requests, or the home of the prompt's first blocks while that is not overloaded."""
-    loads = [engine.running + len(engine.waiting) + len(engine.pending) for engine in engines]
-    if router == "prefix-affine" and requests.chains is not None and len(requests.chains[request]):
-        chain = requests.chains[request]
-        hits = [engine.pool.prefixes.lookup(chain) if engine.pool.prefixes else 0 for engine in engines]
-        home = max(range(len(engines)), key=lambda index: (hits[index], -loads[index]))
-        if loads[home] <= SLACK * (sum(loads) + 1) / len(loads) + 1:
-            return engines[home]
-    return engines[min(range(len(engines)), key=lambda index: loads[index])]
 
 
 def _played(requests: Requests, server: Server, outcome: Outcome, engines: Sequence[Engine]) -> Played:

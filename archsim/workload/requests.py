@@ -18,6 +18,9 @@ class Requests:
     `chains` are the ids of the leading blocks of `block` tokens of each prompt, equal where all before is equal too.
     `priority`: larger goes first. With `clients` the arrivals are those of a closed loop: so many at first, and each
     further one `think` seconds after one has ended; `arrival` then only orders them.
+
+    A request of a session comes `gap` seconds after all the requests that `after` names by their place have ended, and
+    has no arrival of its own; those named stand before it. `session` numbers sessions.
     """
 
     arrival: Array
@@ -28,6 +31,9 @@ class Requests:
     priority: Integers | None = None
     clients: int = 0
     think: float = 0.0
+    after: Sequence[Sequence[int]] | None = None
+    gap: Array | None = None
+    session: Integers | None = None
     name: str = "requests"
     skipped: Sequence[str] = field(default=())
 
@@ -55,6 +61,9 @@ class Requests:
             output=self.output[cut],
             chains=None if self.chains is None else self.chains[cut],
             priority=None if self.priority is None else self.priority[cut],
+            after=None if self.after is None else self.after[cut],
+            gap=None if self.gap is None else self.gap[cut],
+            session=None if self.session is None else self.session[cut],
         )
 
     def before(self, seconds: float) -> "Requests":
@@ -62,7 +71,7 @@ class Requests:
         return self.first(int(np.searchsorted(self.arrival, seconds)))
 
     def at_rate(self, rate: float) -> "Requests":
-        """The same requests, as if they came at another mean rate: all times scaled."""
+        """The same requests, as if they came at another mean rate: all times scaled, but not gaps within sessions."""
         if rate <= 0:
             raise ValueError("a rate is above 0 requests a second")
         return replace(self, arrival=self.arrival * (self.rate / rate)) if self.rate else self

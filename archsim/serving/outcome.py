@@ -1,0 +1,37 @@
+"""What a simulation writes down: times and counts of requests, and a log of every replica."""
+
+from dataclasses import dataclass, field
+
+COLUMNS = ("start", "seconds", "steps", "decoding", "running", "waiting", "units", "prefilled", "context", "stall")
+
+
+@dataclass(eq=False)
+class Outcome:
+    """What happened to every request (s; negative: not yet), and what was counted."""
+
+    arrived: list[float]
+    begun: list[float]
+    first: list[float]
+    end: list[float]
+    cached: list[int]
+    refused: dict[int, str] = field(default_factory=dict)
+    preempted: int = 0
+    recomputed: int = 0
+    swapped: int = 0
+    prefilled: int = 0
+    generated: int = 0
+    over: int = 0  # requests that have ended or were refused
+    events: int = 0
+    stopped: str = ""
+
+    @staticmethod
+    def of(count: int) -> "Outcome":
+        """Nothing has happened yet."""
+        return Outcome([-1.0] * count, [-1.0] * count, [-1.0] * count, [-1.0] * count, [0] * count)
+
+
+@dataclass(frozen=True)
+class Swap:
+    """Preemption by swap: seconds to move a unit of KV memory to the host or back."""
+
+    unit: float
