@@ -209,6 +209,9 @@ class AllToAll(Constants):
     low_link: Share = Field(1.0, description="share of the link bandwidth of that protocol")
     remote: Seconds = Field(0.0, description="fixed time across nodes")
     remote_link: Share = 1.0
+    once: bool = Field(
+        False, description="a token goes once to a rank, and once to a node, however many of its experts are there"
+    )
 
 
 class Machine(Constants):

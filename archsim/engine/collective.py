@@ -70,9 +70,7 @@ def all_to_all(kernel: Kernel, chip: Chip, constants: AllToAll) -> tuple[Array, 
     """Seconds and parts of sending `bytes` to `ranks`, evenly; what leaves the domain takes the network card."""
     size, ranks = kernel.dims["bytes"], kernel.dims["ranks"]
     up, out = chip.links.get("scale_up", NOWHERE), chip.links.get("scale_out", NOWHERE)
-    inside = np.minimum(ranks, up.domain)
-    local = size * (inside - 1.0) / ranks
-    remote = size * (ranks - inside) / ranks
+    local, remote = _sent(kernel, np.minimum(ranks, up.domain), constants.once)
     far = ranks > up.domain
     wire = np.maximum(local / up.bandwidth, remote / out.bandwidth)
     near_time = constants.local + up.latency * (constants.local == 0.0) + local / (up.bandwidth * constants.local_link)
@@ -83,6 +81,22 @@ def all_to_all(kernel: Kernel, chip: Chip, constants: AllToAll) -> tuple[Array, 
     )
     active = (ranks > 1) & (size > 0)
     return _parts(active, np.where(far, np.maximum(near_time, far_time), near_time), wire)
+
+
+def _sent(kernel: Kernel, inside: Array, once: bool) -> tuple[Array, Array]:
+    """Bytes that a rank sends inside its domain and beyond, all copies of a token apart, or `once` to each place.
+
+    Then a copy crosses once to every other domain that has any of its experts and is handed on inside to every rank
+    that has: R (1 - (1 - 1/R)^k) of R places are met by k experts at random.
+    """
+    size, ranks = kernel.dims["bytes"], kernel.dims["ranks"]
+    if not once or "copies" not in kernel.dims:
+        return size * (inside - 1.0) / ranks, size * (ranks - inside) / ranks
+    copies = kernel.dims["copies"]
+    each, domains = size / copies, np.maximum(ranks / inside, 1.0)
+    met = ranks * (1.0 - (1.0 - 1.0 / ranks) ** copies)
+    crossed = domains * (1.0 - (1.0 - 1.0 / domains) ** copies)
+    return each * met * (inside - 1.0) / inside, each * crossed * (domains - 1.0) / domains
 
 
 def _parts(active: Flags, seconds: Array, wire: Array) -> tuple[Array, dict[str, Array]]:

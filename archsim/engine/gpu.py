@@ -10,6 +10,7 @@ from archsim.arrays import Array, Inputs, array
 from archsim.chip.constants import (
     AllReduce,
     AllToAll,
+    AllToAll,
     Constants,
     ContextAttention,
     Elementwise,
@@ -126,6 +127,8 @@ def _cases(kernel: Kernel, constants: Constants) -> Iterator[tuple[Flags, str]]:
         yield kernel.dims["expert_ranks"] <= 1.0, "sliced"
     if isinstance(constants, AllReduce):
         yield beyond(kernel, constants), "nccl"
+    if isinstance(constants, AllToAll) and "prompt" in kernel.dims:
+        yield kernel.dims["prompt"] > 0, "normal"
 
 
 def _formats(kernel: Kernel) -> tuple[str, ...]:

@@ -271,7 +271,8 @@ class Placer:
         copies = np.where(split.expert_tensor > 1, np.minimum(top_k * split.expert_tensor, split.ranks), top_k)
         size = operator.dims["tokens"] / split.tensor * copies * operator.dims["hidden"] * fmt.bytes
         ranks = np.where(split.attention_data > 1, split.ranks, 1.0)
-        return Kernel(name, "all_to_all", "experts", {"bytes": size, "ranks": ranks}, BF16, fmt, "bf16", ())
+        dims = {"bytes": size, "ranks": ranks, "copies": copies, "prompt": self.graph.step.prefill_tokens}
+        return Kernel(name, "all_to_all", "experts", dims, BF16, fmt, "bf16", ())
 
 
 def _rules(operator: Operator) -> list[tuple[str, str]]:
