@@ -374,6 +374,59 @@ def test_a_pool_that_drafts_takes_its_time_and_gives_more_tokens() -> None:
         archsim.scenario(**keys)
 
 
+RUBIN = "nvidia/rubin-vr200"
+
+
+def decoding_lpus(chips: int, context: int = 16_384, **keys: Any) -> Scenario:
+    """Gemma 4 31B prefilled on Rubin and decoded on LPUs."""
+    pools = {"prefill": {"chip": RUBIN, "count": 4}, "decode": {"chip": LPU, "count": chips}}
+    base: dict[str, Any] = {"model": "google/gemma-4-31b", "mapper": "prefill-decode", "runtime": "tensorrt-llm"}
+    return archsim.scenario(**(base | {"pools": pools, "precision": FP8, "batch": 1, "context": context} | keys))
+
+
+def test_lpus_that_decode_for_a_pool_that_prefills_are_cut_into_stages() -> None:
+    """They decode as `layer-pipeline` has them decode alone; prompts take the time of the other pool and the way."""
+    both = archsim.run(decoding_lpus(256))
+    pool = {"lpu": {"chip": LPU, "count": 256}}
+    keys = {"mapper": "layer-pipeline", "runtime": "scheduled"}
+    alone = archsim.run(decoding_lpus(256, pools=pool, **keys))
+    assert both.tpot[0] == pytest.approx(float(alone.tpot[0]), rel=TIGHT)
+    chosen = scalar_scenario(both, 0)
+    assert float(chosen.split.pipeline.max()) > 1 and chosen.runtime.stack == "native"
+    pool = {"gpu": {"chip": RUBIN, "count": 4}}
+    prompts = archsim.run(decoding_lpus(256, pools=pool, mapper="auto"))
+    assert float(both.ttft[0]) > float(prompts.ttft[0])
+    slow = archsim.run(with_fields(decoding_lpus(256), {"links.latency": array(1.0)}))
+    assert slow.ttft[0] == pytest.approx(float(both.ttft[0]) + 1.0, abs=1e-3)
+
+
+def test_a_closed_loop_prefills_on_gpus_and_decodes_on_lpus() -> None:
+    traffic = {"input": 16_384, "output": 512}
+    loop = archsim.run(decoding_lpus(256, traffic=traffic), mode="steady", batch=[1, 4, 16])
+    assert loop.feasible.all()
+    clients = loop.answer.loop.requests_per_second * (loop.answer.ttft + 512 * loop.answer.tpot)
+    full = np.broadcast_to(clients, loop.raw_shape)
+    assert full == pytest.approx(np.broadcast_to(loop.answer.batch, loop.raw_shape))
+
+
+def test_too_few_lpus_to_decode_are_refused_with_the_number_that_holds_it() -> None:
+    short = archsim.run(decoding_lpus(32))
+    found = diagnose(short, 0)
+    assert found is not None
+    (fix,) = (text for text in found.fixes if "chips in pool 'decode'" in text)
+    words = fix.replace(",", "").split()
+    chips, degree, stages = int(words[0]), int(words[words.index("at") + 1][2:]), int(words[words.index("stages") - 2])
+    split = {"tensor": degree, "pipeline": stages, "partner": {"tensor": 4}}
+    assert archsim.run(decoding_lpus(chips, split=split)).feasible.all()
+    assert not archsim.run(decoding_lpus(chips - 1)).feasible.any()
+
+
+def test_a_refusal_is_of_the_pool_that_falls_short_where_any_split_of_the_other_fits() -> None:
+    found = diagnose(archsim.run(decoding_lpus(32)), 0)
+    assert found is not None
+    assert "LP30" in found.reason and "prefill" not in found.reason
+
+
 # Refusals
 
 
