@@ -4,6 +4,7 @@ Replicas of the main pool that share pinned chips are its `data` degree; `attent
 their tokens together. Chips pinned to a layer are as many as the pool has for each; what is left over stays idle.
 """
 
+from collections.abc import Mapping
 from itertools import product
 
 from archsim.mapping.roles import Settings, Wanted
@@ -16,7 +17,7 @@ MOST = 3  # numbers of chips a layer that are tried where experts and widths mus
 def propose_pools(model: Model, main: Pool, partner: Partner, settings: Settings) -> list[dict[str, int]]:
     """Degrees of both pools, micro-batches and chips of every proposal."""
     routed = any(isinstance(block.ffn, Moe) for block in model.blocks.values())
-    here = _main(main, partner, settings) if partner.job == "roles" else _alone(main, settings.main, routed)
+    here = _main(main, partner, settings) if partner.job == "roles" else _alone(model, main, settings.main, routed)
     there = _partner(model, partner, settings, routed)
     chips = {"count": main.chips, "partner.count": int(partner.count.max())}
     batches = settings.micro_batches if partner.job == "roles" else (1,)
@@ -45,7 +46,7 @@ def _partner(model: Model, partner: Partner, settings: Settings, routed: bool) -
     """Ranks that share a layer, or the whole part of the model, and how many experts apart they hold."""
     count = int(partner.count.max())
     if partner.job != "roles":
-        return _alone(Pool(partner.chip, partner.count), settings.partner, routed)
+        return _alone(model, Pool(partner.chip, partner.count), settings.partner, routed)
     if partner.pinned:
         ranks = _pinned(model, partner, count // settings.layers)
         stages = settings.layers
@@ -78,8 +79,10 @@ def _pinned(model: Model, partner: Partner, most: int) -> list[int]:
     return [size for size in range(most, 0, -1) if all(e % size == 0 or size % e == 0 for e in experts)][:MOST]
 
 
-def _alone(pool: Pool, wanted: dict[str, Wanted], routed: bool) -> list[dict[str, int]]:
-    """Splits of a pool that runs a whole model."""
+def _alone(model: Model, pool: Pool, wanted: Mapping[str, Wanted], routed: bool) -> list[dict[str, int]]:
+    """Splits of a pool that runs a whole model; of LPUs in stages, as `layer-pipeline` has them."""
+    if pool.chip.kind == "lpu":
+        return _stages(model, pool, wanted)
     found = []
     for tensor in _values(wanted.get("tensor", "within_domain"), pool.chips, pool.domain):
         rest = pool.chips // tensor
@@ -89,6 +92,23 @@ def _alone(pool: Pool, wanted: dict[str, Wanted], routed: bool) -> list[dict[str
         if routed and rest > 1:
             found.append({"tensor": tensor, "attention_data": rest, "expert": pool.chips})
     return found
+
+
+def _stages(model: Model, pool: Pool, wanted: Mapping[str, Wanted]) -> list[dict[str, int]]:
+    """Every number of chips a stage and of stages, pinned layers in each; what is left over are replicas.
+
+    Degrees that are words about a domain of fast links mean any: a stage of LPUs may be longer than one.
+    """
+    words = ("domain", "within_domain")
+    ranks, stages = (
+        _values("any" if wanted.get(name, "any") in words else wanted.get(name, "any"), pool.chips, pool.domain)
+        for name in ("tensor", "pipeline")
+    )
+    return [
+        {"tensor": tensor, "pipeline": count, "data": pool.chips // (tensor * count)}
+        for tensor, count in product(ranks, stages)
+        if count <= model.layers and pool.chips % (tensor * count) == 0
+    ]
 
 
 def _values(wanted: Wanted, chips: int, domain: int) -> list[int]:

@@ -23,7 +23,7 @@ from archsim.economics.terms import Terms, recovery_factor
 from archsim.explore.result import Result
 from archsim.explore.scenario import load_scenario
 
-H100 = "nvidia/h100-sxm"
+H100, BERTHA = "nvidia/h100-sxm", "hyperaccel/bertha-500-192gb"
 BARE = {"overhead": "0 W", "pue": 1.0}  # the board alone
 
 
@@ -167,6 +167,44 @@ def test_a_more_expensive_chip_costs_more_a_token() -> None:
     assert one(rate(dearer, Terms(by="capital"), array(0.0)).hourly) > one(
         rate(chip(H100), Terms(by="capital"), array(0.0)).hourly
     )
+
+
+def bertha(**over: object) -> Result:
+    s = scenario(LLAMA_8B, BERTHA, 1, runtime="native", split={"tensor": 1}, batch=1, context=1000)
+    return archsim.run(s, over=over)
+
+
+def test_a_price_of_two_parts_follows_the_price_and_the_capacity_of_memory() -> None:
+    machine = chip(BERTHA)
+    assert machine.price.system is None
+    base, memory, size = (one(value) for value in (machine.price.base, machine.price.memory, machine.memory.capacity))
+    assert one(machine.capital) == pytest.approx(base + memory * size / 1e9) == pytest.approx(8000)
+    dear = bertha(**{"chip.price.memory": [0.0, memory, 2 * memory]}).output_cost
+    assert dear[2] - dear[1] == pytest.approx(dear[1] - dear[0]) and dear[0] < dear[1]
+    more = bertha(**{"chip.memory.capacity": [size, size + 1e9]}).output_cost
+    assert more[1] - more[0] == pytest.approx((dear[1] - dear[0]) / (size / 1e9), rel=1e-6)
+
+
+def test_memory_of_a_chip_with_one_price_for_all_has_none_of_its_own() -> None:
+    s = scenario(LLAMA_70B, H100, 8, split={"tensor": 8}, batch=8, context=1000)
+    with pytest.raises(KeyError, match=r"one price for all, `price.system`; it needs `base` and `memory`"):
+        archsim.run(s, over={"chip.price.memory": [10.0, 20.0]})
+
+
+@pytest.mark.parametrize("given", ["base: 6000 USD", "memory: 10 USD/GB"])
+def test_half_a_price_of_two_parts_is_refused_in_place(given: str, tmp_path: Path) -> None:
+    file = tmp_path / "half.yaml"
+    file.write_text(f"extends: nvidia/h100-sxm\nprice:\n  {given}\n", encoding="utf-8")
+    other = "memory" if given.startswith("base") else "base"
+    with pytest.raises(CatalogError, match=rf"half\.yaml:3:\d+: .*give '{other}' too"):
+        chip(str(file))
+
+
+def test_a_price_for_all_comes_before_one_of_two_parts(tmp_path: Path) -> None:
+    file = tmp_path / "sold.yaml"
+    source = "sources: [{of: [price.system], kind: assumption, ref: a guess}]"
+    file.write_text(f"extends: {BERTHA}\nprice: {{system: 9000 USD}}\n{source}\n", encoding="utf-8")
+    assert one(chip(str(file)).capital) == 9000
 
 
 @pytest.mark.parametrize(("by", "missing"), [("rent", "no rent"), ("capital", "no all-in price")])

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import archsim
 from archsim.arrays import array
 from archsim.catalog import CatalogError
+from archsim.chip.memory import turnaround
 from archsim.chip.model import with_value
 from archsim.cli import app
 from archsim.engine import lpu, near_memory
@@ -368,6 +369,27 @@ def test_links_hide_behind_the_product_before_but_for_the_last_chunk() -> None:
     assert one(shown(long).parts["link"]) == pytest.approx(wire / chunks)
     busy = one(near_memory.price(short, machine, "native").seconds)
     assert one(shown(short).parts["link"]) == pytest.approx(max(wire - busy, wire / chunks))
+
+
+def generation(sequences: float, context: float) -> Kernel:
+    dims = {"sequences": sequences, "queries": 1.0, "tokens": sequences * context, "length": context, "heads": 32.0}
+    fmt = format_named("fp8")
+    sizes = {name: array(value) for name, value in {**dims, "kv_heads": 8.0, "width": 128.0, "value": 128.0}.items()}
+    return Kernel("attention", "generation_attention", "attention", sizes, fmt, format_named("bf16"), "bf16", ())
+
+
+@pytest.mark.parametrize("context", [1.0, 100.0, 8192.0])
+def test_near_memory_pays_for_the_keys_and_values_that_it_writes(context: float) -> None:
+    """8 heads of 128 + 128 bytes a token, read of all tokens and written of one, and the bus turns for it."""
+    machine = chip(BERTHA)
+    token = 8 * (128 + 128)
+    cost = near_memory.price(generation(64.0, context), machine, "native")
+    assert one(cost.bytes) == pytest.approx(64 * token * (context + 1))
+    kept = turnaround(machine.memory.dram.timings, context / (context + 1))
+    least = 64 * token * (context + 1) / one(machine.memory.bandwidth) / one(kept)
+    assert one(cost.seconds) >= least * (1 - 1e-12)
+    alone = one(lpu.price(generation(64.0, context), chip(LPX), "native").bytes)
+    assert alone == pytest.approx(64 * token * context)  # SRAM writes beside its reads
 
 
 @pytest.mark.parametrize("on", [BERTHA, JALAPENO, GROQ, LPX])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import archsim
@@ -84,79 +85,99 @@ def test_parts_and_gaps_of_every_lane_sum_to_the_span(ta: float, tf: float, tc: 
 # Replicas that share pinned chips
 
 
-def simulated(ta: float, tf: float, tc: float, m: int, replicas: int, layers: int, seed: int) -> float:
-    """Mean period of a layer of `replicas` groups that start at random: slices and links serve who comes first."""
+def simulated(ta: float, tf: float, tc: float, m: int, replicas: int, layers: int, varies: float, seed: int) -> float:
+    """Mean period of a layer of `replicas` groups that start at random: slices and links serve who comes first.
+
+    Attention and feed-forward times vary with a standard deviation of so much of their mean (gamma).
+    """
     generator = np.random.default_rng(seed)
-    free: dict[tuple[str, int], float] = {}
-    attention = [0.0] * replicas
-    events: list[tuple[float, int, int, int, int]] = []  # time, order, replica, micro-batch, layers done
-    order = 0
-    for replica in range(replicas):
-        start = float(generator.uniform(0, layers * (ta + tf + 2 * tc)))
-        attention[replica] = start
-        for batch in range(m):
-            heapq.heappush(events, (start, order, replica, batch, 0))
-            order += 1
-    steps, ends = 12 * layers, {}
-    waiting: list[tuple[float, int, str, int, int, int]] = []
+    free: dict[tuple[int, int], float] = {}
+    attention = [float(generator.uniform(0, layers * (ta + tf + 2 * tc))) for _ in range(replicas)]
+    events = [(attention[r], r * m + b, 0, r, b, 0) for r in range(replicas) for b in range(m)]  # time, order, station
+    heapq.heapify(events)
+    steps, ends = 16 * layers, {}
 
-    def serve(station: tuple[str, int], ready: float, seconds: float) -> float:
-        begin = max(ready, free.get(station, 0.0))
-        free[station] = begin + seconds
-        return begin + seconds
+    def lasts(seconds: float) -> float:
+        return seconds * float(generator.gamma(varies**-2, varies**2)) if varies else seconds
 
-    while events or waiting:
-        if events and (not waiting or events[0][0] <= waiting[0][0]):
-            time, _, replica, batch, done = heapq.heappop(events)
-            begin = max(time, attention[replica])
-            attention[replica] = begin + ta
-            heapq.heappush(waiting, (begin + ta, order, "out", replica, batch, done))
+    for order in itertools.count(replicas * m):
+        if not events:
+            break
+        time, _, station, replica, batch, done = heapq.heappop(events)
+        if station == 0:
+            end = attention[replica] = max(time, attention[replica]) + lasts(ta)
         else:
-            time, _, stage, replica, batch, done = heapq.heappop(waiting)
-            slice_ = done % layers
-            end = serve((stage, slice_), time, tf if stage == "ffn" else tc)
-            after = {"out": "ffn", "ffn": "back"}.get(stage)
-            if after:
-                heapq.heappush(waiting, (end, order, after, replica, batch, done))
-            else:
-                ends[replica, batch, done] = end
-                if done + 1 < steps:
-                    heapq.heappush(events, (end, order, replica, batch, done + 1))
-        order += 1
-    first, last = 4 * layers, steps - 1
+            place = station, done % layers
+            end = free[place] = max(time, free.get(place, 0.0)) + (lasts(tf) if station == 2 else tc)
+        if station < 3:
+            heapq.heappush(events, (end, order, station + 1, replica, batch, done))
+            continue
+        ends[replica, batch, done] = end
+        if done + 1 < steps:
+            heapq.heappush(events, (end, order, 0, replica, batch, done + 1))
+    first, last = 8 * layers, steps - 1
     return float(np.mean([(ends[r, m - 1, last] - ends[r, m - 1, first]) / (last - first) for r in range(replicas)]))
 
 
-SHARED = [(22.0, 6.0, 4.0, 1, 8, 8), (22.0, 6.0, 4.0, 2, 4, 8), (20.0, 10.0, 5.0, 1, 6, 8), (22.0, 12.0, 6.0, 2, 8, 10)]
-SHARED += [(30.0, 8.0, 2.0, 2, 8, 16), (15.0, 15.0, 5.0, 1, 2, 4), (22.0, 6.0, 4.0, 1, 8, 61)]
-CROWDED = [(10.0, 12.0, 3.0, 1, 8, 6), (8.0, 20.0, 4.0, 1, 8, 4)]  # constant times queue less than the law says
+def ring(ta: float, tf: float, tc: float, m: int, replicas: int, layers: int) -> float:
+    """The period of a layer of `replicas` groups on lanes in order: in each round each is at another layer."""
+    tasks: list[Timed] = []
+    last: dict[int, int] = {}
+    for round_ in range(layers):
+        for replica in range(replicas):
+            own = (round_ + replica * layers // replicas) % layers
+            stages = [(f"compute {replica}", ta), (f"out {own}", tc), (f"ffn {own}", tf), (f"back {own}", tc)]
+            for lane, time in stages:
+                for batch in range(replica * m, replica * m + m):
+                    tasks.append(timed(lane, time, (last[batch],) if batch in last else (), batch))
+                    last[batch] = len(tasks) - 1
+    return float(run({"ring": tasks}, [("ring", 1)] * 6, array(0.0), {}).period["ring"][0]) / layers
 
 
-@pytest.mark.parametrize("case", SHARED)
-def test_replicas_on_pinned_slices_keep_the_law_of_their_queue(case: tuple[float, float, float, int, int, int]) -> None:
-    ta, tf, tc, m, replicas, layers = case
-    law, found = law_and_played(ta, tf, tc, m, replicas, layers)
-    assert law == pytest.approx(found, rel=0.15)
+def law_of(ta: float, tf: float, tc: float, m: int, replicas: int, layers: int) -> float:
+    """The period of a layer on the lanes of one replica, with the wait of the law."""
+    wait = queue(array(ta), (array(tc), array(tf), array(tc)), array(m), array(replicas), float(layers))
+    return float(played(ta, tf, tc, m, pinned=True, wait=wait).period["layer"][0])
 
 
-@pytest.mark.parametrize("case", CROWDED)
-def test_where_slices_are_nearly_always_busy_the_law_is_on_the_safe_side(
-    case: tuple[float, float, float, int, int, int],
+times = st.floats(min_value=0.5, max_value=60.0)
+CLOSE = 0.15  # to which the law holds, at any load up to where slices are always busy, and beyond
+
+
+@settings(max_examples=60)
+@given(times, times, times, st.integers(1, 2), st.integers(1, 8), st.integers(2, 12))
+def test_replicas_on_pinned_slices_keep_the_law_of_their_queue_on_lanes(
+    ta: float, tf: float, tc: float, m: int, replicas: int, layers: int
 ) -> None:
-    law, found = law_and_played(*case)
-    assert found < law < 1.4 * found
+    law = law_of(ta, tf, tc, m, replicas, layers)
+    assert law == pytest.approx(ring(ta, tf, tc, m, replicas, layers), rel=CLOSE)
+    assert law >= replicas * m * max(tf, tc) / layers * (1 - TIGHT) or replicas == 1
 
 
-def law_and_played(ta: float, tf: float, tc: float, m: int, replicas: int, layers: int) -> tuple[float, float]:
-    """The period of a layer on lanes with the wait of the law, and as simulated; both keep the slices' own limit."""
-    stations = (array(tc), array(tf), array(tc))
-    wait = queue(array(ta), stations, array(m), array(replicas), float(layers))
-    law = float(played(ta, tf, tc, m, pinned=True, wait=wait).period["layer"][0])
-    found = float(np.mean([simulated(ta, tf, tc, m, replicas, layers, seed) for seed in range(3)]))
-    least = replicas * m * max(tf, tc) / layers
-    assert law >= least * (1 - TIGHT)
-    assert found >= least * (1 - 0.02)
-    return law, found
+def loaded(share: float, m: int, cases: int = 5) -> list[tuple[float, float, float, int, int, int]]:
+    """Cases drawn once, whose slowest station is busy for about that share of the time of a replica alone."""
+    generator, found = np.random.default_rng(m), []
+    while len(found) < cases:
+        ta, tf, tc = generator.uniform((1, 1, 0.5), (30, 30, 15))
+        replicas, layers = int(generator.integers(2, 9)), int(generator.integers(2, 13))
+        alone = max(ta + (m - 1) * max(ta, tf, tc), ta + tf + 2 * tc)
+        if abs(replicas * m * max(tf, tc) / layers / alone - share) < 0.02:
+            found.append((float(ta), float(tf), float(tc), m, replicas, layers))
+    return found
+
+
+@pytest.mark.parametrize("varies", [0.0, 0.1, 0.2, 0.3])
+@pytest.mark.parametrize("m", [1, 2])
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.3])
+def test_replicas_that_come_at_random_keep_it_too(share: float, m: int, varies: float) -> None:
+    """Two micro-batches of constant times have a bound of their own: served first come first served, they may lock."""
+    for case in loaded(share, m):
+        found = np.mean([simulated(*case, varies, seed) for seed in range(3)])
+        close = LOCKED if m == 2 and not varies else CLOSE
+        assert law_of(*case) == pytest.approx(float(found), rel=close), case
+
+
+LOCKED = 0.20  # another replica comes between the two, again and again; a schedule in order, as on lanes, prevents that
 
 
 def test_a_replica_alone_waits_for_nobody() -> None:
@@ -351,6 +372,59 @@ def test_a_pool_that_drafts_takes_its_time_and_gives_more_tokens() -> None:
     assert answer.tpot * float(answer.tokens_per_step[0]) == pytest.approx(spent, rel=TIGHT)
     with pytest.raises(CatalogError, match="drafts need a model"):
         archsim.scenario(**keys)
+
+
+RUBIN = "nvidia/rubin-vr200"
+
+
+def decoding_lpus(chips: int, context: int = 16_384, **keys: Any) -> Scenario:
+    """Gemma 4 31B prefilled on Rubin and decoded on LPUs."""
+    pools = {"prefill": {"chip": RUBIN, "count": 4}, "decode": {"chip": LPU, "count": chips}}
+    base: dict[str, Any] = {"model": "google/gemma-4-31b", "mapper": "prefill-decode", "runtime": "tensorrt-llm"}
+    return archsim.scenario(**(base | {"pools": pools, "precision": FP8, "batch": 1, "context": context} | keys))
+
+
+def test_lpus_that_decode_for_a_pool_that_prefills_are_cut_into_stages() -> None:
+    """They decode as `layer-pipeline` has them decode alone; prompts take the time of the other pool and the way."""
+    both = archsim.run(decoding_lpus(256))
+    pool = {"lpu": {"chip": LPU, "count": 256}}
+    keys = {"mapper": "layer-pipeline", "runtime": "scheduled"}
+    alone = archsim.run(decoding_lpus(256, pools=pool, **keys))
+    assert both.tpot[0] == pytest.approx(float(alone.tpot[0]), rel=TIGHT)
+    chosen = scalar_scenario(both, 0)
+    assert float(chosen.split.pipeline.max()) > 1 and chosen.runtime.stack == "native"
+    pool = {"gpu": {"chip": RUBIN, "count": 4}}
+    prompts = archsim.run(decoding_lpus(256, pools=pool, mapper="auto"))
+    assert float(both.ttft[0]) > float(prompts.ttft[0])
+    slow = archsim.run(with_fields(decoding_lpus(256), {"links.latency": array(1.0)}))
+    assert slow.ttft[0] == pytest.approx(float(both.ttft[0]) + 1.0, abs=1e-3)
+
+
+def test_a_closed_loop_prefills_on_gpus_and_decodes_on_lpus() -> None:
+    traffic = {"input": 16_384, "output": 512}
+    loop = archsim.run(decoding_lpus(256, traffic=traffic), mode="steady", batch=[1, 4, 16])
+    assert loop.feasible.all()
+    clients = loop.answer.loop.requests_per_second * (loop.answer.ttft + 512 * loop.answer.tpot)
+    full = np.broadcast_to(clients, loop.raw_shape)
+    assert full == pytest.approx(np.broadcast_to(loop.answer.batch, loop.raw_shape))
+
+
+def test_too_few_lpus_to_decode_are_refused_with_the_number_that_holds_it() -> None:
+    short = archsim.run(decoding_lpus(32))
+    found = diagnose(short, 0)
+    assert found is not None
+    (fix,) = (text for text in found.fixes if "chips in pool 'decode'" in text)
+    words = fix.replace(",", "").split()
+    chips, degree, stages = int(words[0]), int(words[words.index("at") + 1][2:]), int(words[words.index("stages") - 2])
+    split = {"tensor": degree, "pipeline": stages, "partner": {"tensor": 4}}
+    assert archsim.run(decoding_lpus(chips, split=split)).feasible.all()
+    assert not archsim.run(decoding_lpus(chips - 1)).feasible.any()
+
+
+def test_a_refusal_is_of_the_pool_that_falls_short_where_any_split_of_the_other_fits() -> None:
+    found = diagnose(archsim.run(decoding_lpus(32)), 0)
+    assert found is not None
+    assert "LP30" in found.reason and "prefill" not in found.reason
 
 
 # Refusals

@@ -12,6 +12,8 @@ from archsim.chip.memory import Technology
 from archsim.sources import Source
 from archsim.units import Format
 
+GB = 1e9  # bytes that a price of memory is for
+
 FamilySet = TypeVar("FamilySet", bound=Constants)
 
 
@@ -77,10 +79,15 @@ class Energy:
 
 @dataclass(frozen=True, eq=False)
 class Price:
-    """Money: the chip alone and its share of a server (USD), rent (USD/h), and when that was so."""
+    """Money: the chip alone, all-in (USD), rent (USD/h), and when that was so.
+
+    All-in is `system`, or else `base` (USD) and `memory` (USD/GB) times the capacity; `Chip.capital` says which.
+    """
 
     chip: Array | None
     system: Array | None
+    base: Array | None
+    memory: Array | None
     rent: Array | None
     as_of: str
 
@@ -150,6 +157,14 @@ class Chip:
     network: Array | None = None
     backing: Memory | None = None
     varied: bool = False
+
+    @property
+    def capital(self) -> Array | None:
+        """All-in price (USD) with its share of server and network, at the price of its memory; None: not known."""
+        price = self.price
+        if price.system is not None or price.base is None or price.memory is None:
+            return price.system
+        return price.base + price.memory * self.memory.capacity / GB
 
     def ridge(self, fmt: str = "bf16") -> Array:
         """Ridge point (FLOP/B): the arithmetic intensity at which compute and memory take equally long."""

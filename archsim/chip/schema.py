@@ -16,6 +16,7 @@ from archsim.fields import (
     Bytes,
     Count,
     Dollars,
+    DollarsPerGB,
     DollarsPerHour,
     EnergyPerByte,
     EnergyPerFlop,
@@ -102,8 +103,19 @@ class PriceFile(StrictModel):
 
     chip: Dollars | None = None
     system: Dollars | None = Field(None, description="all-in capital of a chip with its share of server and network")
+    base: Dollars | None = Field(
+        None, description="all-in capital without the memory: with `memory` in place of `system`"
+    )
+    memory: DollarsPerGB | None = Field(None, description="of memory, for each 1e9 B of its capacity, on top of `base`")
     rent: DollarsPerHour | None = None
     as_of: str
+
+    @model_validator(mode="after")
+    def _whole(self) -> "PriceFile":
+        if (self.base is None) != (self.memory is None):
+            given, other = ("base", "memory") if self.memory is None else ("memory", "base")
+            raise FaultAt(f"a price of two parts needs both: give {other!r} too, or `system` alone", given)
+        return self
 
 
 class SramFile(StrictModel):
@@ -218,8 +230,9 @@ def _memory(file: MemoryFile, dram: Technology | None = None) -> Memory:
 
 
 def _price(file: PriceFile) -> Price:
-    chip, system, rent = (None if item is None else array(item) for item in (file.chip, file.system, file.rent))
-    return Price(chip, system, rent, file.as_of)
+    given = (file.chip, file.system, file.base, file.memory, file.rent)
+    chip, system, base, memory, rent = (None if item is None else array(item) for item in given)
+    return Price(chip, system, base, memory, rent, file.as_of)
 
 
 def _chip(file: ChipFile, generation: Generation, dram: Technology | None, path: str) -> Chip:

@@ -33,7 +33,7 @@ def rate(chip: Chip, terms: Terms, watts: Array) -> Rate:
     asks for a price that is not there.
     """
     rent = terms.rent if terms.rent is not None else chip.price.rent
-    capital = terms.capital if terms.capital is not None else chip.price.system
+    capital = terms.capital if terms.capital is not None else chip.capital
     if terms.by is None and rent is None and capital is None:
         return Rate("nothing", {"unknown": array(np.nan)})
     by = terms.by or ("rent" if rent is not None else "capital")

@@ -5,7 +5,7 @@ Weights and cache lie in the memory that is streamed; activations travel on chip
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,13 +24,16 @@ COLLECTIVES = ("all_reduce", "all_to_all")
 ATTENTION = ("generation_attention", "mla_generation", "context_attention", "mla_context")
 
 
+ZERO = array(0.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Demand:
     """FLOPs (those of the mean and of the busiest rank), bytes, exponentials, and the shape of products.
 
     `received` and `sent` are bytes of activations into and out of the cores; `columns` and `depth` the N and K of
     products over all of a batch, or 0; `run` the bytes of one token in one KV head; `present` is 0 where there is no
-    work.
+    work. `written` are bytes of the KV cache that new tokens add, where a machine pays for them.
     """
 
     flops: Array
@@ -45,9 +48,12 @@ class Demand:
     run: Array
     heads: Array
     present: Array
+    written: Array = field(default_factory=lambda: ZERO)
 
-
-ZERO = array(0.0)
+    @property
+    def kept(self) -> Array:
+        """Bytes of the KV cache that are read and written."""
+        return self.cache + self.written
 
 
 def demand(kernel: Kernel, reuse: bool = True) -> Demand:
@@ -119,6 +125,14 @@ def _attention(kernel: Kernel, d: Demand) -> Demand:
     )
 
 
+def appended(kernel: Kernel, d: Demand) -> Array:
+    """Bytes of the KV cache that new tokens write; 0 of a prompt's latents, which its kernel has expanded already."""
+    dims = kernel.dims
+    if kernel.kind in ("generation_attention", "mla_generation"):
+        return dims["sequences"] * dims["queries"] * d.heads * d.run
+    return dims["tokens"] * d.heads * d.run if kernel.kind == "context_attention" else ZERO
+
+
 def _rest(kernel: Kernel, d: Demand) -> Demand:
     """States, index keys, and small kernels, which only pass activations on."""
     dims = kernel.dims
@@ -143,7 +157,7 @@ def finished(levels: Mapping[str, Array], fixed: Array, d: Demand, kernel: Kerne
         longest = np.maximum(longest, level)
     parts = {name: where_positive(d.present, part) for name, part in chain(levels, fixed).items()}
     seconds = where_positive(d.present, longest + fixed)
-    energy, moved = chip.energy, where_positive(d.present, d.weights + d.cache)
+    energy, moved = chip.energy, where_positive(d.present, d.weights + d.kept)
     flop = energy.flop.get(kernel.compute, next(iter(energy.flop.values())))
     base = energy.byte * moved + energy.exponential * d.exponentials
     return throttled(seconds, parts, Counts(d.flops, moved, base, flop * d.flops), chip)

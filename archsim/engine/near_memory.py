@@ -12,11 +12,11 @@ import numpy as np
 
 from archsim.arrays import Array, array, where_positive
 from archsim.chip.constants import NearMemory
-from archsim.chip.memory import pages, streaming
+from archsim.chip.memory import pages, streaming, turnaround
 from archsim.chip.model import Chip, Link
 from archsim.engine.collective import NOWHERE, link_bytes
 from archsim.engine.cost import Cost
-from archsim.engine.demand import ATTENTION, COLLECTIVES, Demand, demand, finished, halves
+from archsim.engine.demand import ATTENTION, COLLECTIVES, Demand, appended, demand, finished, halves
 from archsim.mapping.plan import Kernel
 
 PARTIAL = 4.0  # bytes of a partial sum
@@ -32,14 +32,20 @@ def price(kernel: Kernel, chip: Chip, stack: str) -> Cost:
     c = chip.generation.constants(stack, "near_memory", ("any",), NearMemory)
     if kernel.kind in COLLECTIVES:
         return _collective(kernel, chip)
-    d = demand(kernel)
+    d = moving(kernel)
     levels = {
         "compute": d.flops / chip.matrix[kernel.compute],
-        "memory": (d.weights + d.cache) / chip.memory.bandwidth,
+        "memory": (d.weights + d.kept) / chip.memory.bandwidth,
         **_uneven(kernel, chip, c, d),
     }
     fixed = array(halves(kernel, c.dependent_time, c.routed_time))
     return finished(levels, fixed, d, kernel, chip)
+
+
+def moving(kernel: Kernel) -> Demand:
+    """What a kernel asks for, with the keys and values that new tokens write into the slices."""
+    d = demand(kernel)
+    return replace(d, written=appended(kernel, d))
 
 
 def _uneven(kernel: Kernel, chip: Chip, c: NearMemory, d: Demand) -> dict[str, Array]:
@@ -60,10 +66,10 @@ def _striped(kernel: Kernel, chip: Chip, c: NearMemory, d: Demand, by_depth: boo
     padded, uneven = _padding(chip, c, d, by_depth)
     peak, bandwidth = chip.matrix[kernel.compute], chip.memory.bandwidth
     compute = np.maximum(d.busiest, d.flops) * padded / peak
-    moved = uneven * d.weights / _streamed(chip, c) + _pages_uneven(chip, c, d) * d.cache / _paged(kernel, chip, c, d)
+    moved = uneven * d.weights / _streamed(chip, c) + _pages_uneven(chip, c, d) * d.kept / _paged(kernel, chip, c, d)
     return {
         "quantization": d.flops * padded / peak,
-        "imbalance": np.maximum(compute, (uneven * d.weights + _pages_uneven(chip, c, d) * d.cache) / bandwidth),
+        "imbalance": np.maximum(compute, (uneven * d.weights + _pages_uneven(chip, c, d) * d.kept) / bandwidth),
         "clock": compute / c.matrix,
         "on_chip": np.maximum(_network(chip, d, by_depth), _vector(kernel, chip, d)),
         "bandwidth": moved / bandwidth,
@@ -96,10 +102,19 @@ def _streamed(chip: Chip, c: NearMemory) -> Array:
 
 
 def _paged(kernel: Kernel, chip: Chip, c: NearMemory, d: Demand) -> Array:
-    """Sustained share for the KV cache, whose pages are scattered: the run of a page is `page` tokens of one head."""
+    """Sustained share for the KV cache, whose pages are scattered: the run of a page is `page` tokens of one head.
+
+    The bus turns for what is written.
+    """
     if chip.memory.dram is None or kernel.kind not in ATTENTION:
         return _streamed(chip, c)
-    return c.memory * pages(chip.memory.dram.timings, d.run * c.page)
+    timings = chip.memory.dram.timings
+    return c.memory * pages(timings, d.run * c.page) * turnaround(timings, read_share(d))
+
+
+def read_share(d: Demand) -> Array:
+    """Share of the traffic of the KV cache that reads it."""
+    return 1.0 - d.written / np.maximum(d.kept, np.finfo(np.float64).tiny)
 
 
 def _network(chip: Chip, d: Demand, by_depth: bool) -> Array:

@@ -88,10 +88,11 @@ def _fixes(scenario: Scenario, batch: float, context: float, room: float) -> Ite
         if most:
             yield f"a batch of {most:,} fits at this context"
     yield from _narrower(scenario, batch, context, sequences)
-    if scenario.partner is not None:
+    partner, staged = scenario.partner, scenario.chip.kind == "lpu"
+    if partner is not None and (partner.job == "roles" or not staged):
         yield from main_fixes(scenario, batch, context)
         return
-    yield from (_more_stages if scenario.chip.kind == "lpu" else _more_chips)(scenario, batch, context)
+    yield from (_more_stages if staged else _more_chips)(scenario, batch, context)
 
 
 def _longest(scenario: Scenario, room: float) -> int:
@@ -139,14 +140,17 @@ def _more_stages(scenario: Scenario, batch: float, context: float) -> Iterator[s
     degrees, stages = np.arange(1.0, 257.0), np.arange(1.0, scenario.model.layers + 1.0)
     tensor, pipeline = (grid.ravel() for grid in np.meshgrid(degrees, stages, indexing="ij"))
     one = np.ones_like(tensor)
-    tried = Split(tensor, one, one, one, pipeline)
+    tried = Split(tensor, one, one, one, pipeline, partner=scenario.split.partner)
     fits = _plan(replace(scenario, split=tried), batch, context).fits
     good = np.flatnonzero(fits & (legality(scenario.model, tried, tensor * pipeline) == 0))
     if good.size:
         best = good[np.argmin((tensor * pipeline)[good])]
         chips, degree = int((tensor * pipeline)[best]), int(tensor[best])
-        how = "; the mapper layer-pipeline looks for such" if chips <= int(scenario.chips.max()) else ""
-        yield f"{chips:,} chips at TP{degree} in {int(pipeline[best])} pipeline stages hold it{how}"
+        job = "" if scenario.partner is None else scenario.partner.job
+        mapper = {"prefill": "prefill-decode", "draft": "draft-verify"}.get(job, "layer-pipeline")
+        where = f" in pool {scenario.system.main_name!r}" if job else ""
+        how = f"; the mapper {mapper} looks for such" if chips <= int(scenario.chips.max()) else ""
+        yield f"{chips:,} chips{where} at TP{degree} in {int(pipeline[best])} pipeline stages hold it{how}"
 
 
 def _holds(scenario: Scenario, batch: float, context: float, count: int, split: Split) -> bool:

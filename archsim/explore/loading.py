@@ -109,7 +109,7 @@ def _unpriced(file: "ScenarioFile", document: Document, chips: Iterable[Chip]) -
     for chip in chips:
         if by == "rent" and terms.rent is None and chip.price.rent is None:
             found.append(f"{chip.name} has no rent; give `rent: 3 USD/h` beside it, or `by: capital`")
-        if by == "capital" and terms.capital is None and chip.price.system is None:
+        if by == "capital" and terms.capital is None and chip.capital is None:
             found.append(f"{chip.name} has no all-in price; give `capital: 50000 USD` beside it, or `by: rent`")
     return [document.mark("economics", "by").fault(text) for text in found]
 

@@ -242,5 +242,9 @@ def changed(system: System, name: str, value: Array) -> System:
 
 def _varied(system: System, pool: str, field: str, value: Array) -> System:
     """The system with a chip that is not as its file says."""
+    price = system.pools[pool].chip.price
+    if field in ("price.base", "price.memory") and (price.base is None or price.system is not None):
+        text = "its file has one price for all, `price.system`; it needs `base` and `memory` instead"
+        raise KeyError(f"no {field!r} of {system.pools[pool].chip.name}: {text}")
     chip = replace(with_value(system.pools[pool].chip, tuple(field.split(".")), value), varied=True)
     return chip_of(system, pool, chip)

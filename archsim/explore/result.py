@@ -253,8 +253,8 @@ def objective(scenario: Scenario, mode: str) -> tuple[str, float]:
 
 def _priced(scenario: Scenario) -> bool:
     """Whether a cost is known."""
-    price, terms = scenario.chip.price, scenario.terms
-    return any(item is not None for item in (price.rent, price.system, terms.rent, terms.capital))
+    chip, terms = scenario.chip, scenario.terms
+    return any(item is not None for item in (chip.price.rent, chip.capital, terms.rent, terms.capital))
 
 
 def scalar_scenario(result: Result, index: int) -> Scenario:

@@ -124,5 +124,5 @@ def _ranking(scenario: Scenario, answer: Answer, usable: Flags, slo: Flags, shap
     name, sign = objective(scenario, answer.mode)
     value = np.broadcast_to(METRICS[name][2](answer), shape) * sign
     value = value / (np.nanmax(np.abs(value)) + 1.0) + np.where(slo, 0.0, 4.0)
-    missed = answer.memory.fullest
+    missed = answer.memory.fullest + answer.memory.missing  # of those that miss by one pool, one whose other pool fits
     return np.where(usable, value, 16.0 + missed)

@@ -95,6 +95,12 @@ class MemoryPlan:
         own = self.needed / self.capacity
         return own if self.partner is None else np.maximum(own, self.partner.fullest)
 
+    @property
+    def missing(self) -> Array:
+        """Shares of the capacity that are missing on either pool, added up: a pool that fits adds nothing."""
+        own = np.maximum(self.needed / self.capacity - 1.0, 0.0)
+        return own if self.partner is None else own + self.partner.missing
+
 
 @dataclass(frozen=True, eq=False)
 class Away:

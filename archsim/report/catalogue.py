@@ -161,7 +161,8 @@ def _price(chip: Chip) -> list[tuple[str, str]]:
     price, facts = chip.price, []
     for name, value, unit in (
         ("price of the chip", price.chip, "USD"),
-        ("price with its system", price.system, "USD"),
+        ("price with its system", chip.capital, "USD"),
+        ("of that, memory", price.memory if price.system is None else None, "USD/GB"),
         ("rent", price.rent, "USD/h"),
     ):
         facts.append((name, "" if value is None else f"{number(single(value))} {unit}, as of {price.as_of}"))

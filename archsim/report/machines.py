@@ -4,10 +4,10 @@ from math import ceil
 
 from archsim.arrays import Array, array
 from archsim.chip.constants import Constants, Lpu, Machine, NearMemory
-from archsim.chip.memory import pages, streaming
+from archsim.chip.memory import pages, streaming, turnaround
 from archsim.chip.model import Chip
 from archsim.engine.demand import ATTENTION, demand
-from archsim.engine.near_memory import apart
+from archsim.engine.near_memory import apart, moving, read_share
 from archsim.mapping.plan import Kernel
 from archsim.report.formulas import Term, named
 from archsim.report.point import single
@@ -75,8 +75,10 @@ def bandwidth_terms(
         t = chip.memory.dram.timings
         found = [moved / (bandwidth * share * named("DRAM streams", single(streaming(t))))]
         if kernel.kind in ATTENTION:
-            size = single(demand(kernel).run) * constants.page
-            found.append(moved / (bandwidth * share * named("DRAM pages", single(pages(t, size)))))
+            d = moving(kernel)
+            paged = share * named("DRAM pages", single(pages(t, d.run * constants.page)))
+            turned = single(turnaround(t, read_share(d)))
+            found.append(moved / (bandwidth * paged * named("reads and writes", turned)))
         return found
     return []
 

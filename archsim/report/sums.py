@@ -204,7 +204,7 @@ def dollar_lines(point: Point) -> list[Line]:
 
 def _chip_lines(point: Point, rate: Rate, terms: Terms) -> list[Line]:
     """What one chip costs an hour, by rent or by capital."""
-    price = point.scenario.chip.price
+    price, own = point.scenario.chip.price, point.scenario.chip.capital
     used = named("utilization", terms.utilization)
     if rate.by == "rent":
         rent = terms.rent if terms.rent is not None else single(price.rent) if price.rent is not None else 0.0
@@ -212,7 +212,7 @@ def _chip_lines(point: Point, rate: Rate, terms: Terms) -> list[Line]:
         return [
             checked("chip", [named("rent", rent, "USD/h") / used], single(rate.hourly), "USD/h", f"rent is {origin}")
         ]
-    capital = terms.capital if terms.capital is not None else single(price.system) if price.system is not None else 0.0
+    capital = terms.capital if terms.capital is not None else single(own) if own is not None else 0.0
     yearly = named("capital", capital, "USD") / (named("hours a year", YEAR_HOURS) * used)
     factor = named("recovery", recovery_factor(terms.interest, terms.years))
     watts = (

@@ -247,7 +247,7 @@ def economics_table(point: Point) -> Table:
     rows = []
     for name, field in Terms.model_fields.items():
         value, origin = getattr(terms, name), "scenario" if name in terms.model_fields_set else "default"
-        own = {"rent": chip.price.rent, "capital": chip.price.system}.get(name)
+        own = {"rent": chip.price.rent, "capital": chip.capital}.get(name)
         if value is None and own is not None:
             value, origin = single(own), f"chip, as of {chip.price.as_of}"
         if name == "by" and value is None:
