@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 
-from archsim.serving.batch import Batch, Fast, Plain
+from archsim.serving.batch import Batch
+from archsim.serving.drafting import batch_of
 from archsim.serving.holdings import Holdings
 from archsim.serving.pool import Pool
 from archsim.serving.schedulers import Scheduler
@@ -14,7 +15,10 @@ from archsim.serving.surface import Surface
 from archsim.serving.waiting import Filling, Line, Ranks
 from archsim.workload.requests import Requests
 
-COLUMNS = ("start", "seconds", "steps", "decoding", "running", "waiting", "units", "prefilled", "context", "stall")
+COLUMNS = (
+    *("start", "seconds", "steps", "decoding", "running", "waiting", "units", "prefilled", "context", "stall"),
+    *("tokens", "drafted"),  # that each sequence gets in the stretch, and its steps that verify drafts
+)
 
 
 @dataclass(eq=False)
@@ -32,6 +36,7 @@ class Outcome:
     swapped: int = 0
     prefilled: int = 0
     generated: int = 0
+    discarded: int = 0
     events: int = 0
     stopped: str = ""
 
@@ -74,7 +79,7 @@ class Engine:
         self.clock = 0.0
         self.waiting: Line | Ranks = Line() if self.priority is None else Ranks(self.priority)
         self.filling: list[Filling] = []
-        self.batch: Batch = (Plain if plain else Fast)(surface, pool.layout)
+        self.batch: Batch = batch_of(surface, pool.layout, plain)
         self.log = numbers("d")
         self.pending: deque[tuple[float, int]] = deque()
         self.backlog: deque[int] = deque()  # requests of a closed loop that no client has sent yet
@@ -85,10 +90,14 @@ class Engine:
         self._left = 0  # sequences of a padded batch that have not ended
         self._extra = self._stall = 0.0
         self._mixed_seconds = surface.mixed if surface.prompts is None else surface.prompts.seconds
+        drafted = surface.drafted
+        self._drafted_seconds = self._mixed_seconds if drafted is None else drafted.mixed
+        self._speculates = drafted is not None
         self._deaf, self._padded = scheduler.deaf, scheduler.padded
         self._longest = pool.longest()
         self._listens = type(scheduler).deaf is Scheduler.deaf
         self._block_units = pool.layout.levels[0] if pool.layout.grows else 0
+        self._block_units *= -(-(1 + pool.layout.ahead) // pool.layout.block)
         self._next = 0  # units that the running sequences take in this iteration
         self._closed = True  # no admission in this iteration
 
@@ -141,10 +150,11 @@ class Engine:
     def _return(self, request: int) -> Filling | None:
         """A request that was swapped out comes back."""
         cache, steps = self._swapped[request]
-        if not self.holdings.again(request, cache, self._kept()):
+        layout, ahead = self.pool.layout, cache + self.batch.tokens(1)
+        if not self.holdings.again(request, cache, self._kept() + layout.units(ahead) - layout.units(cache + 1)):
             return None
-        units = self.pool.layout.units(cache)
-        self._next += self.pool.layout.units(cache + 1) - units
+        units = layout.units(cache)
+        self._next += layout.units(ahead) - units
         self.waiting.pop_first()
         del self._swapped[request]
         self._extra += units * self.swap.unit if self.swap else 0.0
@@ -183,6 +193,8 @@ class Engine:
                 out.stopped = f"stopped after {out.events:,} events"
                 return
             out.events += 1
+            if self._speculates:
+                batch.choose()
             if quiet and pool.capacity - pool.used >= size * self._block_units:
                 self._closed = False
                 self._forward(until, self._listens)
@@ -251,6 +263,7 @@ class Engine:
         active = pool.used if pool.prefixes is None else pool.active
         clock, running, waiting = self.clock, size + len(self.filling), len(self.waiting)
         self.log.extend((clock, seconds, steps, decoding, running, waiting, active, prefilled, total, self._stall))
+        self.log.extend((batch.tokens(steps), steps if batch.drafting else 0) if decoding else (0, 0))
         self.clock = clock + seconds
         self._extra = 0.0
         if decoding:
@@ -271,7 +284,7 @@ class Engine:
         else:
             parts = [(tokens, filling.before) for filling, tokens in chunks]
             prefilled = sum([tokens for tokens, _ in parts])
-        seconds = self._mixed_seconds(size, sums, parts)
+        seconds = (self._drafted_seconds if size and batch.drafting else self._mixed_seconds)(size, sums, parts)
         self.outcome.prefilled += prefilled
         total = sums[-1] if size and sums else 0.0
         self._ahead(seconds + self._extra, 1, size, prefilled, total, self._next if size else 0)

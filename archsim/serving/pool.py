@@ -25,13 +25,14 @@ class Layout:
 
     `groups` are (tokens held at the most, units a block) of layers that hold alike, the shortest first; `state` units
     a sequence has besides. `reserve`, if given, is what every sequence reserves at once (tokens); 0 reserves the whole
-    of its own length.
+    of its own length. Every sequence holds room for `ahead` tokens more than it has: for drafts.
     """
 
     block: int
     groups: tuple[tuple[float, int], ...]
     state: int = 0
     reserve: int | None = None
+    ahead: int = 0
 
     @property
     def grows(self) -> bool:
@@ -51,16 +52,16 @@ class Layout:
 
     def level(self, tokens: int) -> int:
         """The level from which the next block of a sequence of so many tokens is taken."""
-        blocks = -(-tokens // self.block)
+        blocks = -(-(tokens + self.ahead) // self.block)
         return sum([1 for full in self._full if blocks >= full])
 
     def last(self, level: int) -> int:
         """Tokens at which a sequence has the last block that its level grows by."""
-        return (self._full[level] - 1) * self.block + 1
+        return (self._full[level] - 1) * self.block + 1 - self.ahead
 
     def units(self, tokens: int) -> int:
         """Units that so many tokens of a sequence take."""
-        blocks = -(-tokens // self.block)
+        blocks = -(-(tokens + self.ahead) // self.block)
         if not self._full:
             return self.state + blocks * self.groups[0][1]
         held = [(weight, inf if limit == inf else ceil(limit / self.block)) for limit, weight in self.groups]
@@ -201,7 +202,7 @@ class Pool:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self.layout.units(middle) <= self.capacity else (low, middle)
-        return low
+        return low - self.layout.ahead  # the last step may go beyond the end
 
     def take(self, units: int) -> None:
         """Takes units, from idle blocks of the prefix cache where none are free."""
