@@ -102,6 +102,11 @@ class Speculation:
     writer: Writer | None = None
     always: bool = False
 
+    @property
+    def held(self) -> tuple[Array, Array]:
+        """Bytes on a chip of what writes drafts: weights, and the cache of a token."""
+        return (array(0.0), array(0.0)) if self.writer is None else self.writer.held
+
     @cached_property
     def tokens(self) -> Array:
         """Tokens that a sequence gets from a step, in the mean."""
