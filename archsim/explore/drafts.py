@@ -5,7 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from archsim.arrays import Array, array
+from archsim.engine.step import PricedStep
 from archsim.explore.scenario import Scenario
+from archsim.explore.second import draft_seconds
 from archsim.mapping.place import Deployment
 from archsim.mapping.plan import MemoryPlan
 from archsim.mapping.split import Split, legality
@@ -48,6 +50,23 @@ def _divides(drafter: Model, split: Split, tensor: float) -> bool:
     """Whether so many tensor ranks share a model evenly."""
     tried = replace(split, tensor=array(tensor))
     return not legality(drafter, tried, tried.chips).any()
+
+
+def written(
+    scenario: Scenario, d: Deployment, draft: PricedStep | None, batch: Array, context: Array
+) -> tuple[Array, Array]:
+    """Seconds to write the drafts of a decode step, and joules of a chip that verifies meanwhile.
+
+    `draft` is the step of a pool that drafts, for which the chips wait.
+    """
+    if draft is not None:
+        seconds = draft_seconds(scenario, draft)
+        return seconds, d.chip.power.idle * seconds
+    speculation = speculation_of(scenario, d)
+    if speculation is None or speculation.writer is None:
+        return array(0.0), array(0.0)
+    writer, drafts = speculation.writer, speculation.drafts
+    return writer.seconds(drafts, batch, context), writer.joules(drafts, batch, context)
 
 
 def with_drafter(speculation: Speculation | None, memory: MemoryPlan, context: Array) -> MemoryPlan:

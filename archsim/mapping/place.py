@@ -82,9 +82,10 @@ def place_module(d: Deployment, step: Step) -> Plan:
     """
     if not d.model.mtp_layers:
         raise ValueError(f"{d.model.name} has no prediction modules (MTP)")
-    d = replace(d, split=replace(d.split, pipeline=array(1.0)), options=d.options.model_copy(update={"micro_batches": 1}))
+    whole, options = replace(d.split, pipeline=array(1.0)), d.options.model_copy(update={"micro_batches": 1})
     one = replace(d.model, mtp_layers=1)
-    return _placed(d, step, lower_mtp(one, step.divided(d.split.groups), d.precision))
+    graph = lower_mtp(one, step.divided(d.split.groups), d.precision)
+    return _placed(replace(d, split=whole, options=options), step, graph)
 
 
 def _placed(d: Deployment, step: Step, graph: OpGraph) -> Plan:

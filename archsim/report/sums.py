@@ -123,9 +123,11 @@ def _draft_lines(a: StepAnswer) -> list[Line]:
     step = named("step", single(a.decode.turnaround), "time")
     told = speculation.acceptance
     note = f"{speculation.drafts} drafts, accepted with probability {told}; the step itself gives one token"
+    writing = single(a.cycle) - single(a.decode.turnaround)
+    cycle = step + named("writing of drafts", writing, "time") if writing else step
     return [
         Line("a step gives", None, tokens, "tokens", note),
-        checked("TPOT", [step / named("tokens a step", tokens)], single(a.tpot), "time", "mean"),
+        checked("TPOT", [cycle / named("tokens a step", tokens)], single(a.tpot), "time", "mean"),
     ]
 
 
@@ -144,8 +146,10 @@ def _first_token(a: StepAnswer) -> Term:
 
 def _steady_rates(a: SteadyAnswer) -> list[Line]:
     loop = a.loop
-    plain = single(loop.decode.turnaround)
+    tokens, plain = single(loop.tokens), single(loop.cycle)
     step, tpot = named("decode step", plain, "time"), named("TPOT", single(a.tpot), "time")
+    if tokens != 1.0:
+        step, plain = step / named("tokens a step", tokens), plain / tokens
     added = named("prefill of other requests", single(a.tpot) - plain, "time")
     ttft, output = named("TTFT", single(a.ttft), "time"), named("output", single(a.output))
     rate = single(loop.requests_per_second)
