@@ -197,6 +197,11 @@ class _Loop:
     plain: Array
     pace: Pace | None = None
 
+    @property
+    def others(self) -> Array:
+        """The share of the running sequences that any one of them meets."""
+        return (self.running - 1.0) / self.running
+
     @cached_property
     def fresh(self) -> Array:
         """Tokens of a prompt that are computed."""
@@ -243,7 +248,7 @@ class _Loop:
         if pace is None:
             return array(0.0)
         read = array(0.0) if pace.writer is None else pace.writer.reading(self.fresh / self.chunks, self.knots())
-        return pace.seconds + read
+        return self.others * pace.seconds + read
 
     def mixed_steps(self, queries: Array) -> PricedStep:
         """Decode of all running sequences with a chunk of prefill, at every knot."""
@@ -280,7 +285,7 @@ class _Loop:
         joined = self.joined(place)
         seconds = np.maximum(_interpolate(place, spans), self.plain)
         mean = self.plain + mixed * (seconds - self.plain)
-        others = (self.running - 1.0) / self.running
+        others = self.others
         tpot = self.plain + mixed * others * (seconds - self.plain)
         tpot = tpot if self.pace is None else tpot / self.pace.tokens
         rate = mixed * joined / (self.chunks * mean)
