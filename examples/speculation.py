@@ -18,17 +18,18 @@ BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
 EVERY = np.arange(1, 1025)
 CONTEXT = 2000
 LLAMA = {
-    "model": "meta/llama-3.1-70b", "pools": {"gpu": {"chip": "nvidia/h100-sxm", "count": 8}}, "split": {"tensor": 8},
+    "model": "meta/llama-3.1-70b",
+    "pools": {"gpu": {"chip": "nvidia/h100-sxm", "count": 8}},
+    "split": {"tensor": 8},
     "precision": {"weights": "fp8", "kv": "fp8"},
 }
 DEEPSEEK = {
-    "model": "deepseek/deepseek-v3", "pools": {"gpu": {"chip": "nvidia/h200-sxm", "count": 16}},
+    "model": "deepseek/deepseek-v3",
+    "pools": {"gpu": {"chip": "nvidia/h200-sxm", "count": 16}},
     "split": {"attention_data": 16, "expert": 16},
 }
 KINDS = {
-    "Llama 3.1 70B, 4 drafts of Llama 3.1 8B": (
-        LLAMA, {"drafts": 4, "acceptance": 0.8, "model": "meta/llama-3.1-8b"}
-    ),
+    "Llama 3.1 70B, 4 drafts of Llama 3.1 8B": (LLAMA, {"drafts": 4, "acceptance": 0.8, "model": "meta/llama-3.1-8b"}),
     "Llama 3.1 70B, 4 drafts of n-grams": (LLAMA, {"drafts": 4, "acceptance": 0.5}),
     "DeepSeek-V3, 1 draft of MTP": (DEEPSEEK, {"drafts": 1, "acceptance": 0.85, "mtp": True}),
 }
@@ -66,9 +67,12 @@ def last(paying: object) -> int:
 
 def chat() -> None:
     """Chat on the Llama system, by n-grams, a model, or neither."""
-    print("chat on the Llama system: tokens come sooner, the first one does not; busy servers draft less")
-    print(f"{'requests/s':>10}  {'drafts of':<10}{'TTFT':>9}{'TPOT':>10}{'tok/s':>8}{'steps with drafts':>19}{'tokens a step':>15}")
-    kinds = {"none": {}, "n-grams": list(KINDS.values())[1][1], "8B": list(KINDS.values())[0][1]}
+    print("chat on the Llama system: tokens come sooner, the first one does not")
+    print("a model that drafts also reads every prompt, which a busy server feels")
+    heads = f"{'TTFT':>9}{'TPOT':>10}{'tok/s':>8}{'steps with drafts':>19}{'tokens a step':>15}"
+    print(f"{'requests/s':>10}  {'drafts of':<10}{heads}")
+    (_, model), (_, ngrams), _ = KINDS.values()
+    kinds = {"none": {}, "n-grams": ngrams, "8B": model}
     for rate in RATES:
         for name, drafts in kinds.items():
             more = {"speculation": drafts} if drafts else {}
