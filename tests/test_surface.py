@@ -104,6 +104,16 @@ def lone(prompt: int, answer: int) -> Service:
     return archsim.serve(asked, requests=requests([0.0], prompt, answer))
 
 
+def test_a_lone_request_with_drafts_is_what_run_says() -> None:
+    for drafts in ({"drafts": 4, "acceptance": 0.6}, {"drafts": 3, "acceptance": 0.8, "model": LLAMA_8B}):
+        asked = scenario(LLAMA_70B, "nvidia/h100-sxm", 8, split={"tensor": 8}, traffic="chat", speculation=drafts)
+        served = archsim.serve(asked, requests=requests([0.0], 3000, 400))
+        step = archsim.run(asked, batch=1, context=3200)
+        assert served.measures.tpot[0] == pytest.approx(one(step.tpot), rel=0.01)
+        gain = sum(drafts["acceptance"] ** n for n in range(drafts["drafts"] + 1))
+        assert one(step.tpot) == pytest.approx(one(step.answer.cycle) / gain, rel=1e-9)
+
+
 def test_a_lone_request_is_what_run_says() -> None:
     served, prompt, answer = lone(3000, 200), 3000, 200
     asked = served.scenario
@@ -121,18 +131,21 @@ def test_a_lone_request_takes_its_steps_summed() -> None:
     assert spent == pytest.approx(float(np.broadcast_to(steps, lengths.shape).sum()), rel=0.01)
 
 
-def test_a_closed_loop_is_near_the_steady_answer() -> None:
+@pytest.mark.parametrize("drafts", [{}, {"drafts": 4, "acceptance": 0.6}, {"drafts": 3, "model": LLAMA_8B}])
+def test_a_closed_loop_is_near_the_steady_answer(drafts: dict[str, object]) -> None:
     """Two ways to the same thing: an event simulation and the closed form.
 
     Answers vary in length, as clients would otherwise stay in step with one another.
     """
-    asked = scenario(LLAMA_70B, "nvidia/h100-sxm", 8, split={"tensor": 8}, traffic={"input": 1155, "output": 211})
+    traffic = {"input": 1155, "output": 211}
+    asked = scenario(LLAMA_70B, "nvidia/h100-sxm", 8, split={"tensor": 8}, traffic=traffic, speculation=drafts)
     steady = archsim.run(asked, mode="steady", batch=32)
     answers = np.random.default_rng(0).integers(1, 422, 1500).tolist()
     served = archsim.serve(asked, requests=requests([0.0] * 1500, 1155, answers, clients=32))
     later = slice(200, 1300)
     spent = (served.played.end - served.played.first)[later].sum()
     assert spent / np.sum(np.array(answers[later]) - 1) == pytest.approx(one(steady.tpot), rel=0.05)
+    assert served.measures.drafted == bool(drafts)
 
 
 def test_power_and_dollars_are_those_of_run() -> None:
