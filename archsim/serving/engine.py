@@ -262,9 +262,13 @@ class Engine:
         size = batch.size
         active = pool.used if pool.prefixes is None else pool.active
         clock, running, waiting = self.clock, size + len(self.filling), len(self.waiting)
-        self.log.extend((clock, seconds, steps, decoding, running, waiting, active, prefilled, total, self._stall))
-        self.log.extend((batch.tokens(steps), steps if batch.drafting else 0) if decoding else (0, 0))
-        self.clock = clock + seconds
+        gained = drafted = 0
+        if decoding:
+            gained, drafted = (batch.tokens(steps), steps * batch.drafting) if self._speculates else (steps, 0)
+        stall, self.clock = self._stall, clock + seconds
+        self.log.extend(
+            (clock, seconds, steps, decoding, running, waiting, active, prefilled, total, stall, gained, drafted)
+        )
         self._extra = 0.0
         if decoding:
             self._stall = 0.0
