@@ -110,6 +110,8 @@ def test_a_lone_request_with_drafts_is_what_run_says() -> None:
         served = archsim.serve(asked, requests=requests([0.0], 3000, 400))
         step = archsim.run(asked, batch=1, context=3200)
         assert served.measures.tpot[0] == pytest.approx(one(step.tpot), rel=0.01)
+        assert served.measures.ttft[0] == pytest.approx(one(archsim.run(asked, batch=1, context=3000).ttft), rel=0.01)
+        assert served.power == pytest.approx(one(step.power), rel=0.05)
         gain = sum(drafts["acceptance"] ** n for n in range(drafts["drafts"] + 1))
         assert one(step.tpot) == pytest.approx(one(step.answer.cycle) / gain, rel=1e-9)
 

@@ -69,6 +69,14 @@ def written(
     return writer.seconds(drafts, batch, context), writer.joules(drafts, batch, context)
 
 
+def reading(scenario: Scenario, d: Deployment, context: Array, chunks: Array) -> Array:
+    """Seconds that what drafts takes to read a lone prompt of `context` tokens, in as many chunks as the model."""
+    speculation = speculation_of(scenario, d)
+    if speculation is None or speculation.writer is None:
+        return array(0.0)
+    return speculation.writer.reading(context / chunks, array(1.0)) * chunks
+
+
 def with_drafter(speculation: Speculation | None, memory: MemoryPlan, context: Array) -> MemoryPlan:
     """A memory plan with what writes drafts: its weights, and its cache of sequences of `context` tokens."""
     if speculation is None or speculation.writer is None:

@@ -16,7 +16,7 @@ from archsim.economics.terms import HOUR
 from archsim.engine.cost import Cost
 from archsim.engine.step import PricedStep, run_step
 from archsim.explore.bill import away_energy, dollars_per_second, energy, facility_power, shares
-from archsim.explore.drafts import speculation_of, with_drafter, written
+from archsim.explore.drafts import reading, speculation_of, with_drafter, written
 from archsim.explore.scenario import Scenario
 from archsim.explore.second import drafting, handover, job_of, second_deployment, with_second
 from archsim.mapping.memory import memory_plan
@@ -137,7 +137,8 @@ class StepAnswer:
     def ttft(self) -> Array:
         """Seconds to the first token of a lone request."""
         host = self.deployment.runtime.host
-        return self.prefill_seconds + host.arrival + host.expert_layer * expert_layers(self.deployment)
+        prompt = self.prefill_seconds + reading(self.scenario, self.prefilling, self.context, self.chunks)
+        return prompt + host.arrival + host.expert_layer * expert_layers(self.deployment)
 
     @property
     def output_rate(self) -> Array:
@@ -247,9 +248,10 @@ class SteadyAnswer:
 
     def _mean(self, joules: Callable[[PricedStep, Deployment], Array]) -> Array:
         """Watts over decode and mixed steps."""
-        drafting = array(0.0) if self.loop.pace is None else self.loop.pace.joules
-        plain = (joules(self.loop.decode, self.deployment) + drafting) / self.loop.cycle
-        mixed = (self.loop.at_joined(joules(self.loop.mixed, self.deployment)) + drafting) / self.loop.mixed_seconds
+        loop, d, pace = self.loop, self.deployment, self.loop.pace if joules is energy else None
+        drafting, reading = (array(0.0),) * 2 if pace is None else (pace.joules, pace.reading_joules)
+        plain = (joules(loop.decode, d) + drafting) / loop.cycle
+        mixed = (loop.at_joined(joules(loop.mixed, d) + reading) + drafting) / loop.mixed_seconds
         return plain + (mixed - plain) * self.loop.mixed_time
 
     def cost(self) -> dict[str, Array]:

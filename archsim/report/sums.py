@@ -5,6 +5,7 @@ from collections import Counter
 from archsim.economics.money import Rate, wall_power
 from archsim.economics.terms import HOUR, YEAR_HOURS, Terms, recovery_factor
 from archsim.explore.bill import shares
+from archsim.explore.drafts import reading
 from archsim.explore.evaluate import SteadyAnswer, StepAnswer, chip_rate
 from archsim.report.formulas import CLOSE, Line, Term, checked, greatest, line, named, quantity, rounded_up, total
 from archsim.report.point import Point, single
@@ -137,6 +138,9 @@ def _first_token(a: StepAnswer) -> Term:
     first = named("prefill step", single(a.prefill.latency), "time")
     if chunks > 1:
         first = first + (named("chunks", chunks) - 1) * named("stage", single(a.prefill.stage), "time")
+    read = single(reading(a.scenario, a.prefilling, a.context, a.chunks))
+    if read:
+        first = first + named("reading for drafts", read, "time")
     first = first + named("arrival", host.arrival, "time")
     weighted = expert_layers(a.deployment)
     if weighted and host.expert_layer:

@@ -71,15 +71,20 @@ class Writer:
 
     def joules(self, drafts: int, batch: Array, context: Array) -> Array:
         """Energy of a chip meanwhile (J)."""
-        idle, found = self.d.chip.power.idle, array(0.0)
-        for one, count in self.writing(drafts, batch, context):
-            done = one.total()
-            found = found + count * (done.energy + idle * (one.latency - done.seconds))
-        return found
+        passes = self.writing(drafts, batch, context)
+        return sum((self._energy(one) * count for one, count in passes), array(0.0))
+
+    def _energy(self, one: PricedStep) -> Array:
+        done = one.total()
+        return done.energy + self.d.chip.power.idle * (one.latency - done.seconds)
 
     def reading(self, tokens: Array, requests: Array) -> Array:
         """Seconds to read prompts, of so many tokens each."""
         return self.passes(prefill(tokens, 0, requests, self.d.model.clips)).latency
+
+    def reading_joules(self, tokens: Array, requests: Array) -> Array:
+        """Energy of a chip meanwhile (J)."""
+        return self._energy(self.passes(prefill(tokens, 0, requests, self.d.model.clips)))
 
     @cached_property
     def held(self) -> tuple[Array, Array]:

@@ -4,7 +4,7 @@ Every client sends its next request when it has its answer. New prompts join ste
 tokens of a sequence lies one decode step, plus its share of the prefill of all others. Form: `docs/models.md`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -67,6 +67,7 @@ class Steady:
 class Pace:
     """How drafts change the steps of a loop: queries and tokens of a sequence, seconds and joules to write drafts.
 
+    `reading_joules` are what a model that drafts takes to read the prompts of a mixed step, at every knot.
     Where drafts do not pay these are 1, 1, 0 and 0.
     """
 
@@ -75,6 +76,7 @@ class Pace:
     seconds: Array
     joules: Array
     writer: Writer | None
+    reading_joules: Array = field(default_factory=lambda: array(0.0))
 
 
 def pace_of(d: Deployment, speculation: Speculation | None, batch: Array, context: Array) -> Pace | None:
@@ -141,7 +143,7 @@ def steady(
         state.place,
         loop.most,
         memory,
-        loop.pace,
+        loop.drafting(),
     )
 
 
@@ -249,6 +251,13 @@ class _Loop:
             return array(0.0)
         read = array(0.0) if pace.writer is None else pace.writer.reading(self.fresh / self.chunks, self.knots())
         return self.others * pace.seconds + read
+
+    def drafting(self) -> Pace | None:
+        """The pace with the energy of reading prompts, at every knot."""
+        if self.pace is None or self.pace.writer is None:
+            return self.pace
+        joules = self.pace.writer.reading_joules(self.fresh / self.chunks, self.knots())
+        return replace(self.pace, reading_joules=joules)
 
     def mixed_steps(self, queries: Array) -> PricedStep:
         """Decode of all running sequences with a chunk of prefill, at every knot."""

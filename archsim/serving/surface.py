@@ -329,6 +329,8 @@ class _Builder:
         filled = self.price(prefill(tokens / self.ranks, 0, self.ranks, self.clips))
         done = filled.total()
         joules = done.energy + idle * np.maximum(filled.span - done.seconds, 0.0)
+        if self.writer is not None:
+            joules = joules + self.writer.reading_joules(tokens / self.ranks, array(self.ranks))
         return Energies(np.array(fixed), np.array(slope), tokens, np.broadcast_to(joules, tokens.shape), idle)
 
     # The guard
