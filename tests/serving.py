@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -13,7 +13,7 @@ from archsim.serving.outcome import Swap
 from archsim.serving.pool import Layout
 from archsim.serving.schedulers import BUILT_IN, Scheduler
 from archsim.serving.simulate import ROUTERS, Played, Server, simulate
-from archsim.serving.surface import Surface
+from archsim.serving.surface import Drafted, Surface
 from archsim.workload.requests import Requests, requests
 
 MOST = 64
@@ -40,6 +40,18 @@ def machine(prompts: Any = None, clips: Sequence[tuple[float, float]] = ((inf, i
     slope = [[1e-7 * (1 + index)] * (MOST + 1) for index in range(len(clips))]
     levels, beyond = (tuple(values) for values in zip(*clips, strict=True))
     return Surface(levels, beyond, fixed, slope, arrival, prompts or Steps())
+
+
+def speculating(
+    made: Surface, drafts: int, gain: float, *, extra: float = 4e-4, row: float = 2e-6, always: bool = False
+) -> Surface:
+    """The surface with drafts: `extra` seconds a step more, and `row` for each draft of a sequence."""
+    more = [extra + batch * drafts * row for batch in range(MOST + 1)]
+    fixed = [plain + added for plain, added in zip(made.fixed, more, strict=True)]
+    steps = made.prompts
+    prompts = replace(steps, fixed=steps.fixed + extra, sequence=steps.sequence + drafts * row)
+    drafted = replace(made, fixed=fixed, prompts=prompts)
+    return replace(made, drafted=Drafted(drafted, drafts, gain, always))
 
 
 def policy(name: str = "chunked", batch: int = 16, tokens: int = 256) -> Scheduler:
@@ -102,7 +114,20 @@ def random_case(seed: int) -> tuple[Requests, Server]:
     return requests(times.tolist(), inputs.tolist(), outputs.tolist(), **shared, **ranked, **closed), made
 
 
-def both(seed: int) -> tuple[Played, Played]:
-    """A random case, fast-forward and iteration by iteration."""
+def drafting_case(seed: int) -> tuple[Requests, Server]:
+    """A random case whose steps verify drafts, always or where that pays."""
     asked, made = random_case(seed)
+    rng = np.random.default_rng(seed)
+    drafts = int(rng.integers(1, 8))
+    costs = {"extra": float(rng.choice([1e-4, 1e-3])), "row": float(rng.choice([1e-6, 1e-4, 3e-4]))}
+    found = speculating(
+        made.surface, drafts, float(rng.uniform(1.0, 1.0 + drafts)), always=bool(rng.random() < 0.3), **costs
+    )
+    layout = replace(made.layout, ahead=drafts)
+    return asked, replace(made, surface=found, layout=layout, units=made.units + layout.units(drafts))
+
+
+def both(seed: int, case: Callable[[int], tuple[Requests, Server]] = random_case) -> tuple[Played, Played]:
+    """A random case, fast-forward and iteration by iteration."""
+    asked, made = case(seed)
     return simulate(asked, made), simulate(asked, made, plain=True)

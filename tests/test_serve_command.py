@@ -56,6 +56,31 @@ def refused(result: Result) -> str:
     return result.stderr
 
 
+def test_drafts_are_told() -> None:
+    text = "speculation: {drafts: 4, acceptance: 0.6}\n"
+    Path("drafts.yaml").write_text(SCENARIO + text, encoding="utf-8")
+    found = serve("drafts.yaml")
+    assert found.exit_code == 0, found.output
+    assert re.search(r"drafts a step +4 of n-grams, accepted 60 %: 2.31 tokens", found.output)
+    assert re.search(r"steps that verify drafts +100 %; 2.31 tokens a step", found.output)
+    answer = json.loads(serve("drafts.yaml", "--json", "-").stdout)["speculation"]
+    assert answer["drafts"] == 4 and answer["steps_with_drafts"] == 1.0 and answer["discarded_tokens"] > 0
+    assert answer["tokens_per_step"] == pytest.approx(sum(0.6**n for n in range(5)), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("drafts", "fault"),
+    [
+        ("{drafts: 2, mtp: true}", "s.yaml:7:31: Llama 3.1 8B has no prediction module"),
+        ("{drafts: 2, mtp: true, model: meta/llama-3.1-8b}", "either `model` or `mtp` writes drafts"),
+        ("{drafts: 2, when: never}", "s.yaml:7:32: expected 'pays' or 'always', got 'never'"),
+    ],
+)
+def test_mistakes_of_drafts_are_named(drafts: str, fault: str) -> None:
+    Path("s.yaml").write_text(f"{SCENARIO}speculation: {drafts}\n", encoding="utf-8")
+    assert fault in refused(serve("s.yaml"))
+
+
 def said(text: str, *more: str) -> dict[str, object]:
     Path("other.yaml").write_text(SCENARIO + text, encoding="utf-8")
     result = serve("other.yaml", "--json", "-", *more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -17,6 +18,7 @@ from archsim.mapping.memory import memory_plan
 from archsim.mapping.place import Deployment, place
 from archsim.serving.curves import Curve, Grid, affine
 from archsim.serving.pool import layout_of
+from archsim.serving.speculation import Speculation, Writer
 from archsim.serving.surface import GUARD, Surface, surface
 from archsim.workload.requests import requests
 from archsim.workload.step import decode, prefill
@@ -102,6 +104,18 @@ def lone(prompt: int, answer: int) -> Service:
     return archsim.serve(asked, requests=requests([0.0], prompt, answer))
 
 
+def test_a_lone_request_with_drafts_is_what_run_says() -> None:
+    for drafts in ({"drafts": 4, "acceptance": 0.6}, {"drafts": 3, "acceptance": 0.8, "model": LLAMA_8B}):
+        asked = scenario(LLAMA_70B, "nvidia/h100-sxm", 8, split={"tensor": 8}, traffic="chat", speculation=drafts)
+        served = archsim.serve(asked, requests=requests([0.0], 3000, 400))
+        step = archsim.run(asked, batch=1, context=3200)
+        assert served.measures.tpot[0] == pytest.approx(one(step.tpot), rel=0.01)
+        assert served.measures.ttft[0] == pytest.approx(one(archsim.run(asked, batch=1, context=3000).ttft), rel=0.01)
+        assert served.power == pytest.approx(one(step.power), rel=0.05)
+        gain = sum(drafts["acceptance"] ** n for n in range(drafts["drafts"] + 1))
+        assert one(step.tpot) == pytest.approx(one(step.answer.cycle) / gain, rel=1e-9)
+
+
 def test_a_lone_request_is_what_run_says() -> None:
     served, prompt, answer = lone(3000, 200), 3000, 200
     asked = served.scenario
@@ -119,18 +133,21 @@ def test_a_lone_request_takes_its_steps_summed() -> None:
     assert spent == pytest.approx(float(np.broadcast_to(steps, lengths.shape).sum()), rel=0.01)
 
 
-def test_a_closed_loop_is_near_the_steady_answer() -> None:
+@pytest.mark.parametrize("drafts", [{}, {"drafts": 4, "acceptance": 0.6}, {"drafts": 3, "model": LLAMA_8B}])
+def test_a_closed_loop_is_near_the_steady_answer(drafts: dict[str, object]) -> None:
     """Two ways to the same thing: an event simulation and the closed form.
 
     Answers vary in length, as clients would otherwise stay in step with one another.
     """
-    asked = scenario(LLAMA_70B, "nvidia/h100-sxm", 8, split={"tensor": 8}, traffic={"input": 1155, "output": 211})
+    traffic = {"input": 1155, "output": 211}
+    asked = scenario(LLAMA_70B, "nvidia/h100-sxm", 8, split={"tensor": 8}, traffic=traffic, speculation=drafts)
     steady = archsim.run(asked, mode="steady", batch=32)
     answers = np.random.default_rng(0).integers(1, 422, 1500).tolist()
     served = archsim.serve(asked, requests=requests([0.0] * 1500, 1155, answers, clients=32))
     later = slice(200, 1300)
     spent = (served.played.end - served.played.first)[later].sum()
     assert spent / np.sum(np.array(answers[later]) - 1) == pytest.approx(one(steady.tpot), rel=0.05)
+    assert served.measures.drafted == bool(drafts)
 
 
 def test_power_and_dollars_are_those_of_run() -> None:
@@ -164,3 +181,57 @@ def test_lines_are_found_again() -> None:
     rows = np.array([[1.0], [2.0]]) + np.array([[3e-3], [5e-3]]) * length + np.array([[1e-2], [0.0]]) * window
     constant, (first, second) = affine(rows, [window, length])
     assert np.allclose(second, [3e-3, 5e-3]) and np.allclose(constant + first * 128, [1 + 1.28, 2.0], rtol=1e-2)
+
+
+# Drafts
+
+
+def speculation(system: str, writer: str, drafts: int = 3) -> Speculation:
+    d = deployment(system)
+    writers = {
+        "": None,
+        "mtp": Writer(d, module=True),
+        "8b": Writer(replace(d, model=deployment("8b").model)),
+    }
+    return Speculation(drafts, 0.7, writers[writer])
+
+
+@pytest.mark.parametrize(("system", "writer"), [("70b", ""), ("70b", "8b"), ("deepseek", "mtp"), ("pipeline", "")])
+def test_the_guard_is_kept_with_drafts(system: str, writer: str) -> None:
+    drafts = speculation(system, writer)
+    found = surface(deployment(system), 256, (200, 6000), 4096, speculation=drafts)
+    assert found.guard.kept, str(found.guard)
+    assert found.drafted is not None and found.drafted.gain == pytest.approx(1 + 0.7 + 0.49 + 0.343)
+    plain = made(system)
+    assert found.fixed == plain.fixed and found.slope == plain.slope
+    for batch in (1, 16, 200):
+        step = exact(system, decode(batch, 1500, deployment(system).model.clips, 4))
+        if drafts.writer is not None:
+            step += float(drafts.writer.seconds(3, array(batch), array(1500)).max())
+        sums = [float(batch * min(1500, clip)) for clip in found.clips]
+        assert found.drafted.surface.decode(batch, sums) == pytest.approx(step, rel=0.02)
+
+
+def test_drafts_of_a_model_take_its_passes_and_memory() -> None:
+    drafts = speculation("70b", "8b")
+    assert drafts.writer is not None
+    one = run_step(place(drafts.writer.d, decode(16, 1500)), drafts.writer.d.chip, drafts.writer.d.runtime.stack)
+    written = float(drafts.writer.seconds(3, array(16), array(1500)).max())
+    assert written == pytest.approx(3 * float((one.turnaround - one.plan.host).max()), rel=1e-9)
+    weights, cached = (float(part.max()) for part in drafts.held)
+    assert weights == pytest.approx(8.03e9 * 2 / 8, rel=0.02)
+    assert cached == 32 * 2 * 1024 * 2 / 8  # 32 layers, keys and values of 1,024 elements in bf16, 8 tensor ranks
+    alone, beside = (layout_of(deployment("70b"), 16, speculation=found) for found in (None, drafts))
+    assert beside[1] * beside[2] == pytest.approx(alone[1] * alone[2] - weights, rel=1e-3)
+    assert beside[2] == alone[2] + 16 * cached and beside[0].ahead == 3
+
+
+def test_a_prediction_module_reads_what_was_verified_in_its_first_pass() -> None:
+    writer = Writer(deployment("deepseek"), module=True)
+    first, second = (float(writer.seconds(n, array(64), array(1500)).max()) for n in (1, 2))
+    passed = float(writer.passes(decode(64, 1500, writer.d.model.clips, 2)).latency.max())
+    assert first == pytest.approx(passed) and second > first
+    weights, _ = (float(part.max()) for part in writer.held)
+    assert 0.01 < weights / float(memory_plan(writer.d, array(1), array(1)).parts["weights"].max()) < 0.05
+    with pytest.raises(ValueError, match="no prediction modules"):
+        Writer(deployment("70b"), module=True).seconds(1, array(1), array(100))

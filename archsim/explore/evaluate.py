@@ -16,8 +16,9 @@ from archsim.economics.terms import HOUR
 from archsim.engine.cost import Cost
 from archsim.engine.step import PricedStep, run_step
 from archsim.explore.bill import away_energy, dollars_per_second, energy, facility_power, shares
+from archsim.explore.drafts import reading, speculation_of, with_drafter, written
 from archsim.explore.scenario import Scenario
-from archsim.explore.second import draft_seconds, drafting, handover, job_of, second_deployment, with_second
+from archsim.explore.second import drafting, handover, job_of, second_deployment, with_second
 from archsim.mapping.memory import memory_plan
 from archsim.mapping.place import Deployment, place
 from archsim.mapping.plan import MemoryPlan
@@ -38,7 +39,9 @@ def deployment_of(scenario: Scenario) -> Deployment:
 
 def memory_of(scenario: Scenario, batch: Array, context: Array) -> MemoryPlan:
     """What the chips of all pools hold."""
-    return with_second(scenario, memory_plan(deployment_of(scenario), batch, context), batch, context)
+    d = deployment_of(scenario)
+    own = with_drafter(speculation_of(scenario, d), memory_plan(d, batch, context), context)
+    return with_second(scenario, own, batch, context)
 
 
 @contextmanager
@@ -117,9 +120,12 @@ class StepAnswer:
     @cached_property
     def cycle(self) -> Array:
         """Seconds from one decode step to the next, the writing of drafts included."""
-        if self.draft is None:
-            return self.decode.turnaround
-        return self.decode.turnaround + draft_seconds(self.scenario, self.draft)
+        return self.decode.turnaround + self.written[0]
+
+    @cached_property
+    def written(self) -> tuple[Array, Array]:
+        """Seconds to write the drafts of a step, and joules of a chip of the main pool meanwhile."""
+        return written(self.scenario, self.deployment, self.draft, self.batch, self.context)
 
     @cached_property
     def tokens_per_step(self) -> Array:
@@ -131,7 +137,8 @@ class StepAnswer:
     def ttft(self) -> Array:
         """Seconds to the first token of a lone request."""
         host = self.deployment.runtime.host
-        return self.prefill_seconds + host.arrival + host.expert_layer * expert_layers(self.deployment)
+        prompt = self.prefill_seconds + reading(self.scenario, self.prefilling, self.context, self.chunks)
+        return prompt + host.arrival + host.expert_layer * expert_layers(self.deployment)
 
     @property
     def output_rate(self) -> Array:
@@ -146,10 +153,7 @@ class StepAnswer:
     @cached_property
     def power(self) -> Array:
         """Mean board power (W) of a chip of the main pool in decode."""
-        if self.draft is None:
-            return energy(self.decode, self.deployment) / self.decode.turnaround
-        waits = self.deployment.chip.power.idle * (self.cycle - self.decode.turnaround)
-        return (energy(self.decode, self.deployment) + waits) / self.cycle
+        return (energy(self.decode, self.deployment) + self.written[1]) / self.cycle
 
     @cached_property
     def partner_power(self) -> Array:
@@ -244,8 +248,10 @@ class SteadyAnswer:
 
     def _mean(self, joules: Callable[[PricedStep, Deployment], Array]) -> Array:
         """Watts over decode and mixed steps."""
-        plain = joules(self.loop.decode, self.deployment) / self.loop.decode.turnaround
-        mixed = self.loop.at_joined(joules(self.loop.mixed, self.deployment)) / self.loop.mixed_seconds
+        loop, d, pace = self.loop, self.deployment, self.loop.pace if joules is energy else None
+        drafting, reading = (array(0.0),) * 2 if pace is None else (pace.joules, pace.reading_joules)
+        plain = (joules(loop.decode, d) + drafting) / loop.cycle
+        mixed = (loop.at_joined(joules(loop.mixed, d) + reading) + drafting) / loop.mixed_seconds
         return plain + (mixed - plain) * self.loop.mixed_time
 
     def cost(self) -> dict[str, Array]:
@@ -367,18 +373,18 @@ def evaluate_steady(scenario: Scenario) -> SteadyAnswer:
     d = deployment_of(scenario)
     if scenario.input is None or scenario.output is None or scenario.batch is None:
         raise ValueError("the steady answer needs `traffic`")
-    job = job_of(scenario)
+    job, drafts = job_of(scenario), speculation_of(scenario, d)
     if job == "draft":
         raise ValueError("drafts of a model are of the step answer; give `batch` and `context`")
     if job == "prefill":
         first = prefilling(second_deployment(scenario), scenario.input, scenario.cached)
         exposed = handover(scenario, scenario.input, first.alone)
-        loop = disaggregated(d, first, exposed, scenario.batch, scenario.input, scenario.output)
+        loop = disaggregated(d, first, exposed, scenario.batch, scenario.input, scenario.output, drafts)
         memory = with_second(scenario, loop.memory, scenario.batch, scenario.input)
         loop = replace(loop, memory=memory)
     else:
         with at_the_chip(scenario):
-            loop = steady(d, scenario.batch, scenario.input, scenario.output, scenario.cached)
+            loop = steady(d, scenario.batch, scenario.input, scenario.output, scenario.cached, drafts)
     return SteadyAnswer(scenario, d, scenario.batch, scenario.input, scenario.output, loop)
 
 

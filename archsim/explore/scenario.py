@@ -73,15 +73,25 @@ class SplitFile(StrictModel):
 
 
 class SpeculationFile(StrictModel):
-    """Drafts that each decode step of the step answer verifies: those of n-grams cost nothing, a model's its steps."""
+    """Drafts that each decode step verifies: those of n-grams cost nothing, those of a model its passes."""
 
     drafts: Natural = Field(0, description="draft tokens of a sequence that a step verifies")
     model: str | None = Field(
-        None, description="the model that writes drafts on a pool of its own (mapper draft-verify)"
+        None, description="the model that writes drafts: on the same chips, or on a pool of its own (draft-verify)"
+    )
+    mtp: bool = Field(False, description="the model's own prediction module (MTP) writes drafts, pass by pass")
+    when: Literal["pays", "always"] = Field(
+        "pays", description="serving and the steady answer verify drafts: where these save time, or always"
     )
     acceptance: Fraction | tuple[Fraction, ...] = Field(
         0.8, description="probability that a draft is accepted once all before it were, or a profile by position"
     )
+
+    @model_validator(mode="after")
+    def _one_writer(self) -> "SpeculationFile":
+        if self.mtp and self.model is not None:
+            raise FaultAt("either `model` or `mtp` writes drafts", "mtp")
+        return self
 
     @model_validator(mode="after")
     def _long_enough(self) -> "SpeculationFile":
@@ -212,6 +222,9 @@ def scenario_of(data: dict[str, Any]) -> Scenario:
 def build(file: ScenarioFile, document: Document) -> Scenario:
     """A scenario with all that it names. Every fault of every file it names is raised together."""
     named = loaded(file, document)
+    if file.speculation.mtp and not named.model.mtp_layers:
+        text = f"{named.model.name} has no prediction module (MTP); name a `model` that drafts, or neither: n-grams"
+        raise CatalogError([document.mark("speculation", "mtp").fault(text)])
     pools, runtime = _placed(file, document, named)
     traffic = named.traffic
     return Scenario(

@@ -11,13 +11,14 @@ from archsim.arrays import Array, array
 from archsim.economics.money import rate as hourly_rate
 from archsim.economics.money import wall_power
 from archsim.economics.terms import HOUR
+from archsim.explore.drafts import speculation_of
 from archsim.explore.evaluate import deployment_of
 from archsim.explore.result import Result, scalar_scenario
 from archsim.explore.run import run
 from archsim.explore.scenario import Scenario
 from archsim.serving.goodput import Largest, largest_rate
 from archsim.serving.measures import Measures, Targets
-from archsim.serving.server import context_sums, server_of
+from archsim.serving.server import decode_joules, decode_seconds, server_of
 from archsim.serving.simulate import Played, Server, simulate
 from archsim.workload.requests import Requests
 from archsim.workload.traces import load_trace
@@ -100,9 +101,7 @@ class Service:
         energy, log = self.server.surface.energy, self.measures.log
         if energy is None:
             return float("nan")
-        sums = context_sums(self.server, log["decoding"], log["context"])
-        later = log["decoding"] * np.maximum(log["steps"] - 1.0, 0.0) / 2.0  # contexts grow within a stretch
-        decode = energy.decode(log["decoding"], sums + later) * log["steps"]
+        decode = decode_joules(self.server, log)
         idle = energy.idle * (self.measures.span * len(self.played.logs) - float(log["seconds"].sum()))
         each = float((decode + energy.prefill(log["prefilled"])).sum()) + idle
         return each * self.chips / len(self.played.logs)
@@ -130,18 +129,13 @@ class Service:
     @cached_property
     def prefill_share(self) -> float:
         """Share of the busy time that prefill adds to decode."""
-        log, surface = self.measures.log, self.server.surface
+        log = self.measures.log
         total = float(log["seconds"].sum())
         if not total:
             return float("nan")
         filled = log["prefilled"] > 0
-        batch = log["decoding"][filled]
-        sums = context_sums(self.server, batch, log["context"][filled])
-        index = batch.astype(np.intp)
-        plain = np.array(surface.fixed)[index]
-        for slope, row in zip(surface.slope, sums, strict=True):
-            plain = plain + np.array(slope)[index] * row
-        return float(np.maximum(log["seconds"][filled] - np.where(batch > 0, plain, 0.0), 0.0).sum()) / total
+        added = log["seconds"][filled] - decode_seconds(self.server, log)[filled]
+        return float(np.maximum(added, 0.0).sum()) / total
 
     @cached_property
     def cached_share(self) -> float:
@@ -187,7 +181,9 @@ def serve(
     asked = asked or Asked()
     found = requests_of(scenario, asked) if requests is None else requests
     plan = planned(scenario, found)
-    server = server_of(deployment_of(plan), scenario.serving, found, scenario.mark("serving", "scheduler"), asked.seed)
+    d = deployment_of(plan)
+    mark, speculation = scenario.mark("serving", "scheduler"), speculation_of(plan, d)
+    server = server_of(d, scenario.serving, found, mark, asked.seed, speculation)
     return _served(plan, server, found, asked, progress)
 
 

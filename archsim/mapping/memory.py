@@ -12,9 +12,9 @@ from archsim.mapping.place import BACKING, Deployment, divide
 from archsim.mapping.plan import MemoryPlan
 from archsim.mapping.split import Split
 from archsim.mapping.system import Partner
-from archsim.workload.lowering import lower
+from archsim.workload.lowering import lower, lower_mtp
 from archsim.workload.model import Attention, LatentAttention, Mixer, Model, Moe, Precision, Recurrent
-from archsim.workload.operators import ROLES, Operator
+from archsim.workload.operators import ROLES, Operator, OpGraph
 from archsim.workload.step import decode
 
 STREAMED = 64  # tokens whose activations are on an LPU at once: they stream from chip to chip
@@ -160,6 +160,25 @@ def weight_bytes(
     are `pinned` hold one layer each.
     """
     graph = lower(model, decode(1, 1, model.clips), precision)
+    sizes = _block_bytes(graph, precision, split, copies, roles)
+    if pinned:
+        return np.asarray(functools.reduce(np.maximum, sizes.values()))
+    return largest(graph.sequence, sizes, split.pipeline)
+
+
+def module_bytes(model: Model, precision: Precision, split: Split) -> tuple[Array, Array]:
+    """Bytes of the prediction modules (MTP) on one chip: weights, and the KV cache of a token."""
+    graph = lower_mtp(model, decode(1, 1, model.clips), precision)
+    sizes = _block_bytes(graph, precision, split)
+    weights = sum((sizes[name] for name, _ in graph.sequence if name != "head"), array(0.0))
+    cached = [_cached(model.blocks[name].attention, precision, split, array(1.0)) for name in model.mtp]
+    return weights, model.mtp_layers * sum(cached, array(0.0))
+
+
+def _block_bytes(
+    graph: OpGraph, precision: Precision, split: Split, copies: float = 1.0, roles: Collection[str] = ROLES
+) -> dict[str, Array]:
+    """Bytes of weights of every block on one chip."""
     sizes: dict[str, Array] = {}
     for block in graph.linked:
         sizes[block] = array(0.0)
@@ -170,9 +189,7 @@ def weight_bytes(
             if size:
                 size *= copies if operator.kind == "experts" else 1.0
                 sizes[block] = sizes[block] + size * _share(operator, split)
-    if pinned:
-        return np.asarray(functools.reduce(np.maximum, sizes.values()))
-    return largest(graph.sequence, sizes, split.pipeline)
+    return sizes
 
 
 def _experts(model: Model) -> int:

@@ -5,7 +5,7 @@ results are needed, and cost nothing where the split makes them a group of one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from archsim.mapping.runtime import Runtime
 from archsim.mapping.split import Split
 from archsim.mapping.system import Partner
 from archsim.units import Format, format_named
-from archsim.workload.lowering import lower
+from archsim.workload.lowering import lower, lower_mtp
 from archsim.workload.model import Model, Precision
 from archsim.workload.operators import Operator, OpGraph
 from archsim.workload.step import Step
@@ -72,7 +72,25 @@ def place(d: Deployment, step: Step) -> Plan:
 
         return place_apart(d, step, d.partner)
     batches = d.micro_batches(step)
-    graph = lower(d.model, step.divided(d.split.groups * d.split.pipeline * batches), d.precision)
+    return _placed(d, step, lower(d.model, step.divided(d.split.groups * d.split.pipeline * batches), d.precision))
+
+
+def place_module(d: Deployment, step: Step) -> Plan:
+    """The plan of a pass through one prediction module (MTP) of the model, its head included; see `place`.
+
+    All ranks of a replica share it, so that it runs as one stage. Raises ValueError for a model without one.
+    """
+    if not d.model.mtp_layers:
+        raise ValueError(f"{d.model.name} has no prediction modules (MTP)")
+    whole, options = replace(d.split, pipeline=array(1.0)), d.options.model_copy(update={"micro_batches": 1})
+    one = replace(d.model, mtp_layers=1)
+    graph = lower_mtp(one, step.divided(d.split.groups), d.precision)
+    return _placed(replace(d, split=whole, options=options), step, graph)
+
+
+def _placed(d: Deployment, step: Step, graph: OpGraph) -> Plan:
+    """The plan of a graph that is one rank's share of a step."""
+    batches = d.micro_batches(step)
     placer = Placer(graph, d.split, d.chip, d.runtime, d.skew, d.options, batches)
     runtime = d.runtime
     blocks = {name: placer.block(name) for name in graph.linked}

@@ -26,6 +26,7 @@ MEANINGS = {
     "state": "recurrent state of the sequences a rank holds, whatever their length",
     "activations": "transient tensors of the largest step",
     "buffers": "captured graphs and communication buffers of the runtime",
+    "drafter": "what writes drafts: weights of one rank, and its cache",
     "reserve": "what the runtime leaves unused",
 }
 
@@ -40,6 +41,8 @@ def memory_lines(point: Point) -> list[Line]:
     lines.append(checked("activations", [_activations(point)], parts["activations"], "bytes", MEANINGS["activations"]))
     lines.append(Line("buffers", None, parts["buffers"], "bytes", MEANINGS["buffers"]))
     lines.append(checked("reserve", _reserve(point, parts), parts["reserve"], "bytes", MEANINGS["reserve"]))
+    if "drafter" in parts:
+        lines.append(Line("drafter", None, parts["drafter"], "bytes", MEANINGS["drafter"]))
     held = {name: size for name, size in parts.items() if size or name != "state"}
     needed = total([named(NAMES.get(name, name), size, "bytes") for name, size in held.items()])
     capacity = single(plan.capacity)

@@ -102,6 +102,7 @@ def load_rows(service: Service) -> list[tuple[str, str]]:
         ("KV memory in use", f"{percent(mean)} in the mean, {percent(most)} at the most"),
         ("preempted", f"{out.preempted:,}, {counted(out.recomputed, 'token')} computed again"),
     ]
+    rows += draft_rows(service)
     if service.requests.chains is not None:
         rows.append(("prompt tokens from the prefix cache", percent(m.hit_rate)))
     rows += [
@@ -113,6 +114,29 @@ def load_rows(service: Service) -> list[tuple[str, str]]:
     power = show(service.power, "power")
     rows.append(("board power of a chip", f"{power}; {show(service.energy_per_token, 'energy')} an output token"))
     return rows
+
+
+def draft_rows(service: Service) -> list[tuple[str, str]]:
+    """(name, value) of speculative decoding; none without drafts."""
+    drafted, asked, m = service.server.surface.drafted, service.scenario.speculation, service.measures
+    if drafted is None:
+        return []
+    told = asked.acceptance
+    accepted = percent(told) if isinstance(told, float) else ", ".join(percent(part) for part in told)
+    lost = service.played.outcome.discarded
+    return [
+        ("drafts a step", f"{drafted.drafts} {writer_of(service)}, accepted {accepted}: {number(drafted.gain)} tokens"),
+        ("steps that verify drafts", f"{percent(m.drafted)}; {number(m.tokens_per_step)} tokens a step in the mean"),
+        ("discarded beyond the ends", counted(lost, "token")),
+    ]
+
+
+def writer_of(service: Service) -> str:
+    """What writes drafts: "of n-grams"."""
+    if service.scenario.speculation.mtp:
+        return "of the prediction module"
+    drafter = service.scenario.drafter
+    return "of n-grams" if drafter is None else f"of {drafter.name}"
 
 
 def slo_rows(service: Service, largest: Largest | None) -> list[tuple[str, str]]:
@@ -179,6 +203,7 @@ def to_json(service: Service, largest: Largest | None = None) -> str:
         "throughput": {"output": m.output_rate, "input": m.input_rate, "requests": m.rate(m.finished)},
         "interactivity": 1.0 / m.latency("tpot")["mean"],
         "utilization": {"busy": m.busy, "batch": m.batch, "kv_mean": m.occupancy[0], "kv_most": m.occupancy[1]},
+        "speculation": _speculation(service),
         "prefix_hits": m.hit_rate if r.chains is not None else None,
         "counts": {
             "preempted": out.preempted,
@@ -198,6 +223,16 @@ def to_json(service: Service, largest: Largest | None = None) -> str:
         "guard": {"decode": service.server.surface.guard.decode, "mixed": service.server.surface.guard.mixed},
     }
     return json.dumps(clean(data), sort_keys=True, indent=1, allow_nan=False) + "\n"
+
+
+def _speculation(service: Service) -> dict[str, object] | None:
+    drafted, m = service.server.surface.drafted, service.measures
+    if drafted is None:
+        return None
+    told = service.scenario.speculation.acceptance
+    lost = service.played.outcome.discarded
+    found = {"drafts": drafted.drafts, "acceptance": told, "tokens": drafted.gain, "discarded_tokens": lost}
+    return {**found, "steps_with_drafts": m.drafted, "tokens_per_step": m.tokens_per_step}
 
 
 def _largest(found: Largest) -> dict[str, object]:

@@ -5,6 +5,7 @@ from collections import Counter
 from archsim.economics.money import Rate, wall_power
 from archsim.economics.terms import HOUR, YEAR_HOURS, Terms, recovery_factor
 from archsim.explore.bill import shares
+from archsim.explore.drafts import reading
 from archsim.explore.evaluate import SteadyAnswer, StepAnswer, chip_rate
 from archsim.report.formulas import CLOSE, Line, Term, checked, greatest, line, named, quantity, rounded_up, total
 from archsim.report.point import Point, single
@@ -123,9 +124,11 @@ def _draft_lines(a: StepAnswer) -> list[Line]:
     step = named("step", single(a.decode.turnaround), "time")
     told = speculation.acceptance
     note = f"{speculation.drafts} drafts, accepted with probability {told}; the step itself gives one token"
+    writing = single(a.cycle) - single(a.decode.turnaround)
+    cycle = step + named("writing of drafts", writing, "time") if writing else step
     return [
         Line("a step gives", None, tokens, "tokens", note),
-        checked("TPOT", [step / named("tokens a step", tokens)], single(a.tpot), "time", "mean"),
+        checked("TPOT", [cycle / named("tokens a step", tokens)], single(a.tpot), "time", "mean"),
     ]
 
 
@@ -135,6 +138,9 @@ def _first_token(a: StepAnswer) -> Term:
     first = named("prefill step", single(a.prefill.latency), "time")
     if chunks > 1:
         first = first + (named("chunks", chunks) - 1) * named("stage", single(a.prefill.stage), "time")
+    read = single(reading(a.scenario, a.prefilling, a.context, a.chunks))
+    if read:
+        first = first + named("reading for drafts", read, "time")
     first = first + named("arrival", host.arrival, "time")
     weighted = expert_layers(a.deployment)
     if weighted and host.expert_layer:
@@ -144,8 +150,10 @@ def _first_token(a: StepAnswer) -> Term:
 
 def _steady_rates(a: SteadyAnswer) -> list[Line]:
     loop = a.loop
-    plain = single(loop.decode.turnaround)
+    tokens, plain = single(loop.tokens), single(loop.cycle)
     step, tpot = named("decode step", plain, "time"), named("TPOT", single(a.tpot), "time")
+    if tokens != 1.0:
+        step, plain = step / named("tokens a step", tokens), plain / tokens
     added = named("prefill of other requests", single(a.tpot) - plain, "time")
     ttft, output = named("TTFT", single(a.ttft), "time"), named("output", single(a.output))
     rate = single(loop.requests_per_second)

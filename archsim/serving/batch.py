@@ -22,11 +22,29 @@ class Batch(Protocol):
     def size(self) -> int:
         """Sequences, padding included."""
 
+    @property
+    def rows(self) -> int:
+        """Tokens of the next iteration: a sequence has one, and its drafts."""
+
+    @property
+    def drafting(self) -> bool:
+        """Whether the next iteration verifies drafts."""
+
+    @property
+    def discarded(self) -> int:
+        """Tokens that iterations gave beyond the ends of sequences."""
+
+    def choose(self) -> None:
+        """Decides whether the next iterations verify drafts, if sequences have joined or left since."""
+
+    def tokens(self, steps: int) -> int:
+        """Tokens that each sequence gets from so many iterations."""
+
     def join(self, request: int, cache: int, steps: int) -> None:
-        """A sequence with `cache` tokens starts to decode for `steps` iterations."""
+        """A sequence with `cache` tokens starts to decode for `steps` tokens."""
 
     def leave(self, request: int) -> tuple[int, int]:
-        """Takes a sequence out; its tokens in the cache and the iterations it still had to go."""
+        """Takes a sequence out; its tokens in the cache and those it still had to get."""
 
     def newest(self) -> int:
         """The sequence that joined last."""
@@ -57,13 +75,13 @@ class Fast:
     """Fast-forward: sums, heaps and a histogram."""
 
     def __init__(self, surface: Surface, layout: Layout) -> None:
-        self.size = 0
+        self.size = self.discarded = 0
         self._k = 0
         self._fixed, self._slope = surface.fixed, surface.slope
         self._clips = list(zip(surface.clips, surface.beyond, strict=True))
         self._sums: list[float] = [0] * len(surface.clips)
         self._growth: list[float] = [0] * len(surface.clips)
-        self._layout = layout
+        self._layout, self._ahead = layout, layout.ahead
         self._block = layout.block if layout.grows else 0
         self._phases = [[0] * layout.block for _ in layout.levels]
         self._counts = [0] * len(layout.levels)
@@ -74,6 +92,23 @@ class Fast:
         self._due: dict[int, int] = {}
         self._marks: list[tuple[int, int, int, int]] = []  # iteration, sequence, which (-1: blocks), when it joined
         self._joined: dict[int, tuple[int, int]] = {}
+
+    @property
+    def rows(self) -> int:
+        """See Batch."""
+        return self.size
+
+    @property
+    def drafting(self) -> bool:
+        """See Batch."""
+        return False
+
+    def choose(self) -> None:
+        """See Batch."""
+
+    def tokens(self, steps: int) -> int:
+        """See Batch."""
+        return steps
 
     def join(self, request: int, cache: int, steps: int) -> None:
         """See Batch."""
@@ -87,12 +122,14 @@ class Fast:
             if context <= clip:
                 self._sums[index] += context
                 self._growth[index] += 1
-                if clip < context + steps or (clip < inf and not self._block):  # padding goes on beyond its end
+                if clip < context + steps + self._ahead or (
+                    clip < inf and not self._block
+                ):  # padding goes on beyond its end
                     heappush(self._marks, (k + int(clip) + 1 - context, request, index, k))
             else:
                 self._sums[index] += beyond
         if self._flat is not None and self._block:
-            self._flat[(cache - k) % self._block] += 1
+            self._flat[(cache + self._ahead - k) % self._block] += 1
             self._cycle += self._weight
         elif self._block:
             self._enter(request, cache, steps, k)
@@ -103,19 +140,19 @@ class Fast:
         self._count(cache, level, 1)
         if level + 1 < len(self._counts):
             last = self._layout.last(level)  # tokens of the last block that this level still grows by
-            if last <= cache + steps:
+            if last <= cache + steps + self._ahead:
                 heappush(self._marks, (self._k + last - cache, request, -1, joined))
 
     def _count(self, cache: int, level: int, change: int) -> None:
         """A sequence enters or leaves the histogram of its level."""
-        self._phases[level][(cache - self._k) % self._block] += change
+        self._phases[level][(cache + self._ahead - self._k) % self._block] += change
         self._counts[level] += change
         self._cycle += change * self._layout.levels[level]
 
     def _uncount(self, cache: int) -> None:
         """A sequence takes no more blocks."""
         if self._flat is not None:
-            self._flat[(cache - self._k) % self._block] -= 1
+            self._flat[(cache + self._ahead - self._k) % self._block] -= 1
             self._cycle -= self._weight
         else:
             self._count(cache, self._layout.level(cache), -1)
@@ -160,12 +197,7 @@ class Fast:
 
     def stretch(self, free: int, time: float, once: bool) -> tuple[int, float, int]:
         """See Batch."""
-        size = self.size
-        each, more = self._fixed[size], 0.0
-        for slope, summed, growth in zip(self._slope, self._sums, self._growth):  # noqa: B905  # hot
-            gain = slope[size]
-            each += gain * summed
-            more += gain * growth
+        each, more = self._price()
         if once or time <= each:
             return 1, each, self.need(1)
         ends, due = self._ends, self._due
@@ -179,9 +211,19 @@ class Fast:
         half = more / 2.0
         seconds = steps * (each + half * (steps - 1))
         if seconds > time:
-            steps = _steps(time, each, half, steps)
+            steps = few_enough(time, each, half, steps)
             seconds = steps * (each + half * (steps - 1))
         return steps, seconds, self.need(steps)
+
+    def _price(self) -> tuple[float, float]:
+        """Seconds of the next iteration, and what they grow by with a token of every sequence."""
+        size = self.size
+        each, more = self._fixed[size], 0.0
+        for slope, summed, growth in zip(self._slope, self._sums, self._growth):  # noqa: B905  # hot
+            gain = slope[size]
+            each += gain * summed
+            more += gain * growth
+        return each, more
 
     def need(self, steps: int) -> int:
         """See Batch."""
@@ -234,7 +276,7 @@ class Fast:
     def _pass_marks(self) -> None:
         """Sequences whose context reached a clip, or whose cache the last block of a level."""
         while self._marks and self._marks[0][0] <= self._k:
-            _, request, index, joined = heappop(self._marks)
+            mark, request, index, joined = heappop(self._marks)
             known = self._joined.get(request)
             if known is None or known[0] != joined:  # it has left, and may have come back since
                 continue
@@ -243,7 +285,7 @@ class Fast:
                 self._sums[index] += self._clips[index][1] - (cache + 1)
                 self._growth[index] -= 1
             elif request in self._due:
-                self._count(cache, self._layout.level(cache - 1), -1)
+                self._count(cache, self._layout.level(known[1] + mark - joined - 1), -1)
                 self._enter(request, cache, self._due[request] - self._k, joined)
 
 
@@ -251,6 +293,7 @@ class Plain:
     """The same, sequence by sequence and iteration by iteration."""
 
     def __init__(self, surface: Surface, layout: Layout) -> None:
+        self.discarded = 0
         self._surface = surface
         self._clips = list(zip(surface.clips, surface.beyond, strict=True))
         self._layout = layout
@@ -261,6 +304,23 @@ class Plain:
     def size(self) -> int:
         """Sequences, padding included."""
         return len(self._cache)
+
+    @property
+    def rows(self) -> int:
+        """See Batch."""
+        return self.size
+
+    @property
+    def drafting(self) -> bool:
+        """See Batch."""
+        return False
+
+    def choose(self) -> None:
+        """See Batch."""
+
+    def tokens(self, steps: int) -> int:
+        """See Batch."""
+        return steps
 
     def join(self, request: int, cache: int, steps: int) -> None:
         """See Batch."""
@@ -305,12 +365,12 @@ class Plain:
             self._cache[request] += steps
             if self._left[request] >= 0:
                 self._left[request] -= steps
-                if self._left[request] == 0:
+                if self._left[request] <= 0:
                     ended.append(request)
         return sorted(ended)
 
 
-def _steps(time: float, each: float, half: float, most: int) -> int:
+def few_enough(time: float, each: float, half: float, most: int) -> int:
     """The fewest iterations that end no sooner than in `time`, up to `most`: n each + half n (n - 1)."""
     linear = each - half
     steps = int(2.0 * time / (linear + sqrt(linear * linear + 4.0 * half * time)))

@@ -13,7 +13,8 @@ from archsim.arrays import Array, array
 from archsim.engine.step import PricedStep, run_step
 from archsim.mapping.memory import memory_plan
 from archsim.mapping.place import Deployment, place
-from archsim.serving.steady import HELD, Steady, expert_layers
+from archsim.serving.speculation import Speculation
+from archsim.serving.steady import HELD, Steady, expert_layers, pace_of
 from archsim.workload.step import decode, prefill
 
 PASSES = 4  # of pricing decode again for the sequences that turn out to run
@@ -47,7 +48,13 @@ def prefilling(d: Deployment, prompt: Array, cached: Array) -> Prefilling:
 
 
 def disaggregated(
-    d: Deployment, first: Prefilling, exposed: Array, clients: Array, prompt: Array, output: Array
+    d: Deployment,
+    first: Prefilling,
+    exposed: Array,
+    clients: Array,
+    prompt: Array,
+    output: Array,
+    speculation: Speculation | None = None,
 ) -> Steady:
     """The closed loop of `clients` in all; `exposed` seconds pass between a prefill and its first token."""
     memory = memory_plan(d, clients, prompt + HELD * output)
@@ -56,15 +63,18 @@ def disaggregated(
     decoding, context = running, prompt + output / 2.0
     host = d.runtime.host.arrival + d.runtime.host.expert_layer * expert_layers(d)
     for _ in range(PASSES):
-        plain = run_step(place(d, decode(decoding, context, d.model.clips)), d.chip, d.runtime.stack)
-        rate = _rate(clients, running, first, first.alone + exposed + host, output * plain.turnaround)
-        decoding = np.clip(rate * output * plain.turnaround, 1.0, running)
+        pace = pace_of(d, speculation, decoding, context)
+        queries = array(1.0) if pace is None else pace.queries
+        plain = run_step(place(d, decode(decoding, context, d.model.clips, queries)), d.chip, d.runtime.stack)
+        tpot = plain.turnaround if pace is None else (plain.turnaround + pace.seconds) / pace.tokens
+        rate = _rate(clients, running, first, first.alone + exposed + host, output * tpot)
+        decoding = np.clip(rate * output * tpot, 1.0, running)
     nothing = array(0.0)
-    ttft = clients / rate - output * plain.turnaround  # Little's law
+    ttft = clients / rate - output * tpot  # Little's law
     load = rate / first.most
     return Steady(
         ttft,
-        plain.turnaround,
+        tpot,
         running,
         rate,
         array(1.0),
@@ -76,6 +86,7 @@ def disaggregated(
         nothing,
         array(1.0),
         memory,
+        pace,
     )
 
 

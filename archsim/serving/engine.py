@@ -6,7 +6,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
 
-from archsim.serving.batch import Batch, Fast, Plain
+from archsim.serving.batch import Batch
+from archsim.serving.drafting import batch_of
 from archsim.serving.holdings import Holdings
 from archsim.serving.outcome import Outcome, Swap
 from archsim.serving.pool import Pool
@@ -44,7 +45,7 @@ class Engine:
         self.clock = 0.0
         self.waiting: Line | Ranks = Line() if self.priority is None else Ranks(self.priority)
         self.filling: list[Filling] = []
-        self.batch: Batch = (Plain if plain else Fast)(surface, pool.layout)
+        self.batch: Batch = batch_of(surface, pool.layout, plain)
         self.log = numbers("d")
         self.pending: deque[tuple[float, int]] = deque()
         self._returning: list[tuple[float, int]] = []
@@ -54,10 +55,14 @@ class Engine:
         self._left = 0  # sequences of a padded batch that have not ended
         self._extra = self._stall = 0.0
         self._mixed_seconds = surface.mixed if surface.prompts is None else surface.prompts.seconds
+        drafted = surface.drafted
+        self._drafted_seconds = self._mixed_seconds if drafted is None else drafted.mixed
+        self._speculates = drafted is not None
         self._deaf, self._padded = scheduler.deaf, scheduler.padded
         self._longest = pool.longest()
         self._listens = type(scheduler).deaf is Scheduler.deaf
         self._block_units = pool.layout.levels[0] if pool.layout.grows else 0
+        self._block_units *= -(-(1 + pool.layout.ahead) // pool.layout.block)
         self._next = 0  # units that the running sequences take in this iteration
         self._closed = True  # no admission in this iteration
 
@@ -110,10 +115,11 @@ class Engine:
     def _return(self, request: int) -> Filling | None:
         """A request that was swapped out comes back."""
         cache, steps = self._swapped[request]
-        if not self.holdings.again(request, cache, self._kept()):
+        layout, ahead = self.pool.layout, cache + self.batch.tokens(1)
+        if not self.holdings.again(request, cache, self._kept() + layout.units(ahead) - layout.units(cache + 1)):
             return None
-        units = self.pool.layout.units(cache)
-        self._next += self.pool.layout.units(cache + 1) - units
+        units = layout.units(cache)
+        self._next += layout.units(ahead) - units
         self.waiting.pop_first()
         del self._swapped[request]
         self._extra += units * self.swap.unit if self.swap else 0.0
@@ -168,6 +174,8 @@ class Engine:
                 out.stopped = f"stopped after {out.events:,} events"
                 return
             out.events += 1
+            if self._speculates:
+                batch.choose()
             if quiet and pool.capacity - pool.used >= size * self._block_units:
                 self._closed = False
                 self._forward(until, self._listens)
@@ -237,8 +245,13 @@ class Engine:
         size = batch.size
         active = pool.used if pool.prefixes is None else pool.active
         clock, running, waiting = self.clock, size + len(self.filling), len(self.waiting)
-        self.log.extend((clock, seconds, steps, decoding, running, waiting, active, prefilled, total, self._stall))
-        self.clock = clock + seconds
+        gained = drafted = 0
+        if decoding:
+            gained, drafted = (batch.tokens(steps), steps * batch.drafting) if self._speculates else (steps, 0)
+        stall, self.clock = self._stall, clock + seconds
+        self.log.extend(
+            (clock, seconds, steps, decoding, running, waiting, active, prefilled, total, stall, gained, drafted)
+        )
         self._extra = 0.0
         if decoding:
             self._stall = 0.0
@@ -258,7 +271,7 @@ class Engine:
         else:
             parts = [(tokens, filling.before) for filling, tokens in chunks]
             prefilled = sum([tokens for tokens, _ in parts])
-        seconds = self._mixed_seconds(size, sums, parts)
+        seconds = (self._drafted_seconds if size and batch.drafting else self._mixed_seconds)(size, sums, parts)
         self.outcome.prefilled += prefilled
         total = sums[-1] if size and sums else 0.0
         self._ahead(seconds + self._extra, 1, size, prefilled, total, self._next if size else 0)

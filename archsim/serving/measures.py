@@ -74,7 +74,7 @@ class Measures:
 
     @cached_property
     def gaps(self) -> tuple[Array, Array]:
-        """Times between two tokens of a sequence, and how many tokens had them."""
+        """Times between two steps that give a sequence tokens, and how many sequences had them."""
         log = self.log
         decoding = log["decoding"] > 0
         steps, batch, stall = log["steps"][decoding], log["decoding"][decoding], log["stall"][decoding]
@@ -131,6 +131,20 @@ class Measures:
         decoding = log["decoding"] > 0
         time = log["seconds"][decoding]
         return float(np.average(log["decoding"][decoding], weights=time)) if time.sum() > 0 else np.nan
+
+    @property
+    def drafted(self) -> float:
+        """Share of the decode steps that verify drafts; NaN without any step."""
+        log = self.log
+        steps = float(log["steps"][log["decoding"] > 0].sum())
+        return float(log["drafted"].sum()) / steps if steps else np.nan
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that a sequence gets from a decode step, in the mean."""
+        log = self.log
+        steps = float((log["decoding"] * log["steps"]).sum())
+        return float((log["decoding"] * log["tokens"]).sum()) / steps if steps else np.nan
 
     @property
     def occupancy(self) -> tuple[float, float]:

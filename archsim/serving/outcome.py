@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass, field
 
-COLUMNS = ("start", "seconds", "steps", "decoding", "running", "waiting", "units", "prefilled", "context", "stall")
+COLUMNS = (
+    *("start", "seconds", "steps", "decoding", "running", "waiting", "units", "prefilled", "context", "stall"),
+    *("tokens", "drafted"),  # that each sequence gets in the stretch, and its steps that verify drafts
+)
 
 
 @dataclass(eq=False)
@@ -20,6 +23,7 @@ class Outcome:
     swapped: int = 0
     prefilled: int = 0
     generated: int = 0
+    discarded: int = 0
     over: int = 0  # requests that have ended or were refused
     events: int = 0
     stopped: str = ""

@@ -14,6 +14,7 @@ from math import ceil, inf
 from archsim.arrays import array
 from archsim.mapping.memory import kv_bytes, memory_plan
 from archsim.mapping.place import Deployment
+from archsim.serving.speculation import Speculation
 from archsim.workload.model import Recurrent
 
 ENDLESS = 1 << 40  # tokens that any memory is enough for
@@ -25,13 +26,14 @@ class Layout:
 
     `groups` are (tokens held at the most, units a block) of layers that hold alike, the shortest first; `state` units
     a sequence has besides. `reserve`, if given, is what every sequence reserves at once (tokens); 0 reserves the whole
-    of its own length.
+    of its own length. Every sequence holds room for `ahead` tokens more than it has: for drafts.
     """
 
     block: int
     groups: tuple[tuple[float, int], ...]
     state: int = 0
     reserve: int | None = None
+    ahead: int = 0
 
     @property
     def grows(self) -> bool:
@@ -51,16 +53,16 @@ class Layout:
 
     def level(self, tokens: int) -> int:
         """The level from which the next block of a sequence of so many tokens is taken."""
-        blocks = -(-tokens // self.block)
+        blocks = -(-(tokens + self.ahead) // self.block)
         return sum([1 for full in self._full if blocks >= full])
 
     def last(self, level: int) -> int:
         """Tokens at which a sequence has the last block that its level grows by."""
-        return (self._full[level] - 1) * self.block + 1
+        return (self._full[level] - 1) * self.block + 1 - self.ahead
 
     def units(self, tokens: int) -> int:
         """Units that so many tokens of a sequence take."""
-        blocks = -(-tokens // self.block)
+        blocks = -(-(tokens + self.ahead) // self.block)
         if not self._full:
             return self.state + blocks * self.groups[0][1]
         held = [(weight, inf if limit == inf else ceil(limit / self.block)) for limit, weight in self.groups]
@@ -71,19 +73,23 @@ class Layout:
         return self.units(now) if self.reserve is None else self.units(max(self.reserve, final))
 
 
-def layout_of(d: Deployment, block: int, reserve: int | None = None) -> tuple[Layout, int, float]:
+def layout_of(
+    d: Deployment, block: int, reserve: int | None = None, speculation: Speculation | None = None
+) -> tuple[Layout, int, float]:
     """The layout of a deployment, the units that its memory has room for (0: none), and the bytes of a unit.
 
-    Sizes are of one rank; the ranks of a replica that hold sequences of their own add up.
+    Sizes are of one rank; the ranks of a replica that hold sequences of their own add up. What writes drafts has its
+    weights and its cache there too.
     """
     plan = memory_plan(d, array(1.0), array(1.0))
-    free = float(plan.free_for_kv.max()) * float(d.split.groups.max())
+    weights, cached = (array(0.0),) * 2 if speculation is None else speculation.held
+    free = float((plan.free_for_kv - weights).max()) * float(d.split.groups.max())
     state = float(plan.state_per_sequence.max())
     mixers = [item.attention for item in d.model.blocks.values()]
     ends = sorted({float(m.held) for m in mixers if m is not None and not isinstance(m, Recurrent)})
 
     def size(tokens: float) -> float:
-        return float(kv_bytes(d.model, d.precision, d.split, array(tokens)).max())
+        return float((kv_bytes(d.model, d.precision, d.split, array(tokens)) + cached * tokens).max())
 
     slopes = [size(1.0), *(size(end + 1.0) - size(end) for end in ends if end < inf)]
     if len(slopes) == 1 and slopes[0] > 0:
@@ -95,7 +101,8 @@ def layout_of(d: Deployment, block: int, reserve: int | None = None) -> tuple[La
         limits = [*(end for end in ends if end < inf), inf]
         groups = tuple((end, round(step * block)) for end, step in zip(limits, steps, strict=True))
         groups = tuple(group for group in groups if group[1] > 0) or ((inf, 0),)
-    return Layout(block, groups, ceil(state / unit), reserve), int(max(free, 0.0) // unit), unit
+    ahead = 0 if speculation is None else speculation.drafts
+    return Layout(block, groups, ceil(state / unit), reserve, ahead), int(max(free, 0.0) // unit), unit
 
 
 class Prefixes:
@@ -201,7 +208,7 @@ class Pool:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self.layout.units(middle) <= self.capacity else (low, middle)
-        return low
+        return low - self.layout.ahead  # the last step may go beyond the end
 
     def take(self, units: int) -> None:
         """Takes units, from idle blocks of the prefix cache where none are free."""

@@ -34,7 +34,7 @@ class Scheduler:
 
     def plan(self, engine: "Engine") -> Plan:
         """Chunks (a prompt and how many tokens of it), and whether sequences decode too."""
-        budget = self.max_tokens - engine.batch.size
+        budget = self.max_tokens - engine.batch.rows
         chunks: list[tuple[Filling, int]] = []
         for filling in engine.filling:
             if budget <= 0:

@@ -1,11 +1,12 @@
 """The server that a policy makes of a deployment."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
 import numpy as np
 
-from archsim.arrays import array
+from archsim.arrays import Array, array
 from archsim.catalog import Mark
 from archsim.mapping.place import Deployment
 from archsim.serving.outcome import Swap
@@ -13,14 +14,20 @@ from archsim.serving.policy import ServingFile
 from archsim.serving.pool import layout_of
 from archsim.serving.schedulers import scheduler
 from archsim.serving.simulate import Server
-from archsim.serving.surface import surface
+from archsim.serving.speculation import Speculation
+from archsim.serving.surface import Surface, surface
 from archsim.workload.requests import Requests
 
 HOST_LINK = 25e9  # B/s to the host where the chip file has no link: PCIe 4 x16, less protocol
 
 
 def server_of(
-    d: Deployment, policy: ServingFile, requests: Requests, mark: Mark | None = None, seed: int = 0
+    d: Deployment,
+    policy: ServingFile,
+    requests: Requests,
+    mark: Mark | None = None,
+    seed: int = 0,
+    speculation: Speculation | None = None,
 ) -> Server:
     """The server of a deployment with one split; its data-parallel replicas are routed to.
 
@@ -30,7 +37,7 @@ def server_of(
     one = replace(d, split=replace(d.split, data=array(1.0)))
     ranks = int(one.split.groups.max())
     reserve = (policy.kv.reserve or 0) if policy.kv.allocation == "contiguous" else None
-    layout, units, unit = layout_of(one, policy.kv.block, reserve)
+    layout, units, unit = layout_of(one, policy.kv.block, reserve, speculation)
     if units < 1:
         raise ValueError("memory: the weights leave no room for a KV cache; see `archsim run` for what would help")
     tokens = policy.max_tokens or d.runtime.chunk * ranks
@@ -38,7 +45,7 @@ def server_of(
     most = min(policy.max_batch, max(units // max(shortest, 1), 1), max(len(requests), 1))
     found = scheduler(policy.scheduler, most, tokens, mark)
     longest = tokens if policy.scheduler == "chunked" else max(tokens, int(requests.input.max(initial=1)))
-    made = surface(one, most, _contexts(requests), -(-longest // ranks), seed)
+    made = surface(one, most, _contexts(requests), -(-longest // ranks), seed, speculation)
     swap = Swap(unit / _host_link(d)) if policy.preemption == "swap" else None
     return Server(
         made, layout, units, found, unit, replicas, policy.router, policy.prefix_cache, swap, policy.watermark
@@ -56,6 +63,36 @@ def _contexts(requests: Requests) -> tuple[float, float]:
 def _host_link(d: Deployment) -> float:
     link = d.chip.links.get("host")
     return float(link.bandwidth.min()) if link is not None else HOST_LINK
+
+
+def decode_seconds(server: Server, log: Mapping[str, Array]) -> Array:
+    """Seconds that the decoding sequences of every stretch take for a step alone."""
+    sums, size = context_sums(server, log["decoding"], log["context"]), log["decoding"].astype(np.intp)
+    found = _lines(server.surface, size, sums)
+    if server.surface.drafted is not None:
+        found = np.where(log["drafted"] > 0, _lines(server.surface.drafted.surface, size, sums), found)
+    return np.where(size > 0, found, 0.0)
+
+
+def _lines(surface: Surface, size: "np.typing.NDArray[np.intp]", sums: Array) -> Array:
+    total = np.array(surface.fixed)[size]
+    for slope, row in zip(surface.slope, sums, strict=True):
+        total = total + np.array(slope)[size] * row
+    return np.asarray(total)
+
+
+def decode_joules(server: Server, log: Mapping[str, Array]) -> Array:
+    """Joules of a chip for the decode steps of every stretch, whose contexts grow; NaN where they are not known."""
+    surface, steps = server.surface, np.maximum(log["steps"], 1.0)
+    later = log["decoding"] * log["tokens"] * (1.0 - 1.0 / steps) / 2.0
+    sums = context_sums(server, log["decoding"], log["context"]) + later
+    if surface.energy is None:
+        return np.full(len(steps), np.nan)
+    each = surface.energy.decode(log["decoding"], sums)
+    if surface.drafted is not None and surface.drafted.surface.energy is not None:
+        drafted = surface.drafted.surface.energy.decode(log["decoding"], sums)
+        each = np.where(log["drafted"] > 0, drafted, each)
+    return np.asarray(each * log["steps"])
 
 
 def context_sums(

@@ -218,6 +218,7 @@ def _play(
 
 
 def _played(requests: Requests, server: Server, outcome: Outcome, engines: Sequence[Engine]) -> Played:
+    outcome.discarded = sum(engine.batch.discarded for engine in engines)
     columns = [np.array(values, dtype=np.float64) for values in (outcome.arrived, outcome.begun)]
     columns += [np.array(values, dtype=np.float64) for values in (outcome.first, outcome.end)]
     arrived, begun, first, end = (np.where(column < 0, np.nan, column) for column in columns)

@@ -4,16 +4,17 @@ Every client sends its next request when it has its answer. New prompts join ste
 tokens of a sequence lies one decode step, plus its share of the prefill of all others. Form: `docs/models.md`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from archsim.arrays import Array
+from archsim.arrays import Array, array
 from archsim.engine.step import PricedStep, run_step
 from archsim.mapping.memory import memory_plan
 from archsim.mapping.place import Deployment, place
 from archsim.mapping.plan import MemoryPlan
+from archsim.serving.speculation import Speculation, Writer
 from archsim.workload.model import LatentAttention, Moe
 from archsim.workload.step import decode, prefill
 
@@ -45,28 +46,88 @@ class Steady:
     place: Array
     most: Array
     memory: MemoryPlan
+    pace: "Pace | None" = None
+
+    @property
+    def cycle(self) -> Array:
+        """Seconds of a plain decode step, the writing of drafts included."""
+        return self.decode.turnaround if self.pace is None else self.decode.turnaround + self.pace.seconds
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens that a sequence gets from a step: 1 without drafts."""
+        return array(1.0) if self.pace is None else self.pace.tokens
 
     def at_joined(self, values: Array) -> Array:
         """Of `values` at every knot, the one where the loop settled."""
         return _interpolate(self.place, values)
 
 
-def steady(d: Deployment, clients: Array, prompt: Array, output: Array, cached: Array) -> Steady:
+@dataclass(frozen=True, eq=False)
+class Pace:
+    """How drafts change the steps of a loop: queries and tokens of a sequence, seconds and joules to write drafts.
+
+    `reading_joules` are what a model that drafts takes to read the prompts of a mixed step, at every knot.
+    Where drafts do not pay these are 1, 1, 0 and 0.
+    """
+
+    queries: Array
+    tokens: Array
+    seconds: Array
+    joules: Array
+    writer: Writer | None
+    reading_joules: Array = field(default_factory=lambda: array(0.0))
+
+
+def pace_of(d: Deployment, speculation: Speculation | None, batch: Array, context: Array) -> Pace | None:
+    """The pace of decode steps of `batch` sequences of `context` tokens; None without drafts."""
+    if speculation is None:
+        return None
+    drafts, writer = speculation.drafts, speculation.writer
+    queries = array(1.0 + drafts)
+    seconds, joules = (
+        (array(0.0), array(0.0))
+        if writer is None
+        else (writer.seconds(drafts, batch, context), writer.joules(drafts, batch, context))
+    )
+    tokens = speculation.tokens
+    if speculation.always:
+        return Pace(queries, tokens, seconds, joules, writer)
+    clips, stack = d.model.clips, d.runtime.stack
+    plain, drafted = (
+        run_step(place(d, decode(batch, context, clips, rows)), d.chip, stack).turnaround for rows in (1, queries)
+    )
+    pays = drafted + seconds < tokens * plain
+    queries, tokens = np.where(pays, queries, 1.0), np.where(pays, tokens, 1.0)
+    return Pace(queries, tokens, np.where(pays, seconds, 0.0), np.where(pays, joules, 0.0), writer)
+
+
+def steady(
+    d: Deployment,
+    clients: Array,
+    prompt: Array,
+    output: Array,
+    cached: Array,
+    speculation: Speculation | None = None,
+) -> Steady:
     """The closed loop of `clients` in all, each request with `prompt` tokens in and `output` tokens out.
 
-    `cached` tokens of each prompt are found in the prefix cache, and at least the last one is computed. The last
+    `cached` tokens of each prompt are found in the prefix cache, and at least the last one is computed. Steps verify
+    the drafts of `speculation` where that pays. The last
     axis of every swept array must have length 1: mixed steps are priced along it.
     """
     groups = d.split.groups
     memory = memory_plan(d, clients, prompt + HELD * output)
-    room = np.floor(np.maximum(memory.free_for_kv, 0.0) / memory.per_sequence) * groups
+    weights, each = (array(0.0),) * 2 if speculation is None else speculation.held
+    held = memory.per_sequence + each * (prompt + HELD * output)
+    room = np.floor(np.maximum(memory.free_for_kv - weights, 0.0) / held) * groups
     running = np.maximum(np.minimum(clients, room), 1.0)
-    loop, plain, mixed, state = _settled(d, running, running, prompt, output, cached)
+    loop, plain, mixed, state = _settled(d, running, running, prompt, output, cached, speculation)
     for _ in range(PASSES):
         decoding = np.clip(state.rate * output * state.tpot, 1.0, running)
-        loop, plain, mixed, state = _settled(d, running, decoding, prompt, output, cached)
+        loop, plain, mixed, state = _settled(d, running, decoding, prompt, output, cached, speculation)
     ttft = clients / state.rate - output * state.tpot  # Little's law, waiting for memory included
-    added = state.mixed * (state.seconds - plain.turnaround) / state.mean
+    added = state.mixed * (state.seconds - loop.plain) / state.mean
     time = np.minimum(state.mixed * state.seconds / state.mean, 1.0)
     return Steady(
         ttft,
@@ -82,17 +143,28 @@ def steady(d: Deployment, clients: Array, prompt: Array, output: Array, cached: 
         state.place,
         loop.most,
         memory,
+        loop.drafting(),
     )
 
 
 def _settled(
-    d: Deployment, running: Array, decoding: Array, prompt: Array, output: Array, cached: Array
+    d: Deployment,
+    running: Array,
+    decoding: Array,
+    prompt: Array,
+    output: Array,
+    cached: Array,
+    speculation: Speculation | None,
 ) -> tuple["_Loop", PricedStep, PricedStep, "_State"]:
     """The loop with its steps priced for so many decoding sequences; the others are in prefill or wait for it."""
-    plain = run_step(place(d, decode(decoding, prompt + output / 2.0, d.model.clips)), d.chip, d.runtime.stack)
-    loop = _Loop(d, running, decoding, prompt, output, np.minimum(cached, prompt - 1.0), plain.turnaround)
-    mixed = loop.mixed_steps()
-    return loop, plain, mixed, loop.settle(with_prefill(plain, mixed))
+    context = prompt + output / 2.0
+    pace = pace_of(d, speculation, decoding, context)
+    queries = array(1.0) if pace is None else pace.queries
+    plain = run_step(place(d, decode(decoding, context, d.model.clips, queries)), d.chip, d.runtime.stack)
+    cycle = plain.turnaround if pace is None else plain.turnaround + pace.seconds
+    loop = _Loop(d, running, decoding, prompt, output, np.minimum(cached, prompt - 1.0), cycle, pace)
+    mixed = loop.mixed_steps(queries)
+    return loop, plain, mixed, loop.settle(with_prefill(plain, mixed) + loop.writing())
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +197,12 @@ class _Loop:
     output: Array
     cached: Array
     plain: Array
+    pace: Pace | None = None
+
+    @property
+    def others(self) -> Array:
+        """The share of the running sequences that any one of them meets."""
+        return (self.running - 1.0) / self.running
 
     @cached_property
     def fresh(self) -> Array:
@@ -166,13 +244,28 @@ class _Loop:
         """Numbers of requests a step, from the least to the most, along the last axis, even in their logarithm."""
         return self.joined(np.linspace(0.0, 1.0, KNOTS))
 
-    def mixed_steps(self) -> PricedStep:
+    def writing(self) -> Array:
+        """Seconds that what writes drafts adds to mixed steps: to write them, and to read the prompts."""
+        pace = self.pace
+        if pace is None:
+            return array(0.0)
+        read = array(0.0) if pace.writer is None else pace.writer.reading(self.fresh / self.chunks, self.knots())
+        return self.others * pace.seconds + read
+
+    def drafting(self) -> Pace | None:
+        """The pace with the energy of reading prompts, at every knot."""
+        if self.pace is None or self.pace.writer is None:
+            return self.pace
+        joules = self.pace.writer.reading_joules(self.fresh / self.chunks, self.knots())
+        return replace(self.pace, reading_joules=joules)
+
+    def mixed_steps(self, queries: Array) -> PricedStep:
         """Decode of all running sequences with a chunk of prefill, at every knot."""
         tokens = self.fresh / self.chunks
         prefix = self.cached + (self.fresh - tokens) / 2.0
         clips = self.d.model.clips
         context = self.prompt + self.output / 2.0
-        step = decode(self.decoding, context, clips) + prefill(tokens, prefix, self.knots(), clips)
+        step = decode(self.decoding, context, clips, queries) + prefill(tokens, prefix, self.knots(), clips)
         return run_step(place(self.d, step), self.d.chip, self.d.runtime.stack)
 
     def settle(self, spans: Array) -> _State:
@@ -201,8 +294,9 @@ class _Loop:
         joined = self.joined(place)
         seconds = np.maximum(_interpolate(place, spans), self.plain)
         mean = self.plain + mixed * (seconds - self.plain)
-        others = (self.running - 1.0) / self.running
+        others = self.others
         tpot = self.plain + mixed * others * (seconds - self.plain)
+        tpot = tpot if self.pace is None else tpot / self.pace.tokens
         rate = mixed * joined / (self.chunks * mean)
         first = self.chunks * seconds + self.host + others * mean / 2.0
         return _State(place, joined, mixed, seconds, mean, tpot, rate, rate * (self.output * tpot + first))

@@ -15,6 +15,8 @@ from archsim.engine.step import PricedStep, lanes_of, run_step
 from archsim.mapping.pipeline import stages
 from archsim.mapping.place import Deployment, place
 from archsim.serving.curves import Curve, Grid, affine
+from archsim.serving.prompts import Prompts, Stages
+from archsim.serving.speculation import Speculation
 from archsim.serving.steady import expert_layers, with_prefill
 from archsim.workload.parts import Chunk
 from archsim.workload.step import Step, decode, prefill
@@ -33,6 +35,10 @@ class Guard:
 
     decode: float
     mixed: float
+
+    def worse(self, other: "Guard") -> "Guard":
+        """The larger error of each kind."""
+        return Guard(max(self.decode, other.decode), max(self.mixed, other.mixed))
 
     @property
     def kept(self) -> bool:
@@ -59,9 +65,10 @@ class Surface:
     fixed: Sequence[float]
     slope: Sequence[Sequence[float]]
     arrival: float
-    prompts: "Prompts | None" = None
+    prompts: Prompts | None = None
     energy: "Energies | None" = None
     guard: Guard = Guard(0.0, 0.0)
+    drafted: "Drafted | None" = None
 
     @property
     def most(self) -> int:
@@ -80,90 +87,26 @@ class Surface:
 
 
 @dataclass(frozen=True, eq=False)
-class Prompts:
-    """Steps with prefill, put together from curves.
+class Drafted:
+    """Steps that verify `drafts` drafts of every sequence: their times, with what it takes to write the drafts.
 
-    `layers` are the kernels that know tokens only, the embedding among them, `head` those that know sampled tokens,
-    `fixed` and `slope` decode attention, `alone` prompt attention of one request without prefix and `grid` of any, with
-    `bend` what a pair of tokens more costs. `host` is (step, sequence, request) and `launches` those of (a layer, the
-    head) without and with decode. `ranks` are the groups and stages that share a step.
+    `gain` is the mean of tokens that a sequence gets; `always`: also where drafts do not pay.
     """
 
-    layers: Curve
-    head: Sequence[float]
-    fixed: Sequence[float]
-    slope: Sequence[Sequence[float]]
-    alone: Curve
-    grid: Grid
-    bend: Grid
-    clip: float
-    host: tuple[float, float, float]
-    launches: tuple[tuple[float, float], tuple[float, float]]
-    count: int
-    ranks: int
-    pipeline: "Stages | None" = None
+    surface: Surface
+    drafts: int
+    gain: float
+    always: bool = False
 
-    def seconds(self, batch: int, sums: Sequence[float], chunks: Sequence[tuple[int, int]]) -> float:
-        """Seconds of a step."""
-        ranks, requests = self.ranks, len(chunks)
-        one = 1.0
-        if requests == 1:
-            tokens, before = chunks[0]
-            rows: float = tokens
-            prompt = self.grid(tokens, 1.0, before) if before else self.alone(tokens)
-        else:
-            tokens = sum([chunk[0] for chunk in chunks])
-            one = requests / ranks if requests > ranks else 1.0
-            rows = tokens / requests * one if ranks > 1 else tokens
-            prompt = self._prompts(chunks, tokens, requests, one)
-        sequences = batch if ranks == 1 else -(-batch // ranks)
-        layers = self.layers(sequences + rows) + prompt
-        if batch:
-            layers += self.fixed[batch]
-            for slope, total in zip(self.slope, sums):  # noqa: B905  # hot
-                layers += slope[batch] * total
-        step, sequence, request = self.host
-        sampled = int(sequences + one + 0.5)
-        head = self.head[sampled] if sampled < len(self.head) else self.head[-1]
-        span = self._span(step + sequence * sequences + request * one, layers, head, self.launches[1 if batch else 0])
-        if self.pipeline is None:
-            return span
-        return self.pipeline.between_tokens(span, layers, sequences + rows, batch, sums)
+    @property
+    def mixed(self) -> Callable[[int, Sequence[float], Sequence[tuple[int, int]]], float]:
+        """Seconds of a step with prefill among sequences with drafts; see Surface."""
+        prompts = self.surface.prompts
+        return self.surface.mixed if prompts is None else prompts.seconds
 
-    def _prompts(self, chunks: Sequence[tuple[int, int]], tokens: int, requests: int, one: float) -> float:
-        """Prompt attention of several requests: as equal ones, and the pairs that unequal ones have more."""
-        before = sum([chunk[1] for chunk in chunks])
-        mean, prefix = tokens / requests, before / requests
-        own = sum([_pairs(new, old, self.clip) for new, old in chunks])
-        more = (own - requests * _pairs(mean, prefix, self.clip)) * one / requests
-        return self.grid(mean, one, prefix) + self.bend(mean, one, prefix) * more
-
-    def _span(self, end: float, layers: float, head: float, by: tuple[float, float]) -> float:
-        """The lanes' recurrence: a layer starts when the one before has ended and its launches are in.
-
-        The embedding counts as a part of the layers.
-        """
-        each, last = by
-        if not each:
-            return end + layers + head
-        host = end + each * self.count
-        end = max(end + each + layers, host + layers / self.count)
-        return max(end, host + last) + head
-
-
-@dataclass(frozen=True, eq=False)
-class Stages:
-    """What pipeline stages add to a step with prefill; see `steady.with_prefill`."""
-
-    count: int
-    share: float  # of the layers, on the fullest stage
-    hop: tuple[float, float]  # seconds of a hop: fixed, and a token
-    stage: Callable[[int, Sequence[float]], float]
-
-    def between_tokens(self, span: float, layers: float, tokens: float, batch: int, sums: Sequence[float]) -> float:
-        """Seconds between two tokens of a sequence when prefill joins one of the micro-batches on their way."""
-        latency = span + (self.count - 1) * (self.hop[0] + self.hop[1] * tokens)
-        return max(latency, (self.count - 1) * self.stage(batch, sums) + layers * self.share)
+    def pays(self, plain: Surface, batch: int, sums: Sequence[float]) -> bool:
+        """Whether a token of such a step takes less time than one of a plain step."""
+        return self.always or self.surface.decode(batch, sums) < self.gain * plain.decode(batch, sums)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,26 +130,42 @@ class Energies:
         return np.where(tokens > 0, np.interp(tokens, self.tokens, self.joules), 0.0)
 
 
-def _pairs(new: float, old: float, clip: float) -> float:
-    """Pairs of a query and a key it sees: sum of min(position, clip) over positions old + 1 .. old + new."""
-    below = new if old + new <= clip else max(min(clip - old, new), 0.0)
-    far = (new - below) * clip if below < new else 0.0
-    return below * old + below * (below + 1.0) / 2.0 + far
-
-
-def surface(d: Deployment, most: int, contexts: tuple[float, float], longest: int, seed: int = 0) -> Surface:
-    """The surface of a deployment up to a batch of `most`.
+def surface(
+    d: Deployment,
+    most: int,
+    contexts: tuple[float, float],
+    longest: int,
+    seed: int = 0,
+    speculation: Speculation | None = None,
+) -> Surface:
+    """The surface of a deployment up to a batch of `most`; with `speculation` also that of steps with drafts.
 
     `contexts` are the shortest and the longest mean context that a batch will have, `longest` the most tokens that one
     step prefills. Raises what `run_step` raises.
     """
-    return _Builder(d, most, contexts, longest).build(seed)
+    if speculation is None:
+        return _Builder(d, most, contexts, longest).build(seed)
+    reader = replace(speculation, drafts=0)  # a model that drafts reads prompts also where drafts do not pay
+    plain = _Builder(d, most, contexts, longest, reader).build(seed)
+    found = _Builder(d, most, contexts, longest, speculation).build(seed)
+    drafted = Drafted(found, speculation.drafts, float(speculation.tokens.max()), speculation.always)
+    return replace(plain, guard=plain.guard.worse(found.guard), drafted=drafted)
 
 
 class _Builder:
     """Prices arrays and turns them into curves."""
 
-    def __init__(self, d: Deployment, most: int, contexts: tuple[float, float], longest: int) -> None:
+    def __init__(
+        self,
+        d: Deployment,
+        most: int,
+        contexts: tuple[float, float],
+        longest: int,
+        speculation: Speculation | None = None,
+    ) -> None:
+        self.writer = None if speculation is None else speculation.writer
+        self.drafts = 0 if speculation is None else speculation.drafts
+        self.queries = 1 + self.drafts
         self.d, self.most, self.longest = d, max(most, 1), max(longest, 16)
         self.clips = d.model.clips
         low, high = max(contexts[0], 1.0), max(contexts[1], contexts[0] + 1.0, 64.0)
@@ -215,8 +174,9 @@ class _Builder:
         self.stages = int(d.split.pipeline.max())
         self.ranks = self.groups * self.stages
         batch = np.arange(1.0, self.most + 1)[:, None]
-        self.decoded = self.price(decode(batch, self.lengths[None, :], self.clips))
-        self.one = self.price(decode(1, 512, self.clips) + prefill(256, 0, 1, self.clips))
+        self.decoded = self.price(decode(batch, self.lengths[None, :], self.clips, self.queries))
+        self.written = self.write(batch, self.lengths[None, :])
+        self.one = self.price(decode(1, 512, self.clips, self.queries) + prefill(256, 0, 1, self.clips))
         self.names = {block: set(kernels) for block, kernels in self._kernels(self.decoded).items()}
         self.filled = self._kernels(self.price(prefill(256, 0, 1, self.clips)))
 
@@ -224,9 +184,13 @@ class _Builder:
         """The exact path."""
         return run_step(place(self.d, step), self.d.chip, self.d.runtime.stack)
 
+    def write(self, batch: Array, context: Array) -> Array:
+        """Seconds to write the drafts of a step."""
+        return array(0.0) if self.writer is None else self.writer.seconds(self.drafts, batch, context)
+
     def build(self, seed: int) -> Surface:
         """The surface with its guard."""
-        fixed, slope = self._lines(self.decoded.turnaround)
+        fixed, slope = self._lines(self.decoded.turnaround + self.written)
         beyond = tuple((clip + 1.0) / 2.0 if isinstance(clip, Chunk) else clip for clip in self.clips)
         host = self.d.runtime.host
         arrival = host.arrival + host.expert_layer * expert_layers(self.d)
@@ -266,7 +230,7 @@ class _Builder:
         return block != "head" and name in self.names[block] and name in self.filled[block]
 
     def _prompts(self) -> Prompts:
-        tokens = Curve.knots(self.longest + self.most)
+        tokens = Curve.knots(self.longest + self.most * self.queries)
         filled = self.price(prefill(tokens, 0, self.ranks, self.clips))
         only_prompt = self._only(self.filled, self.names)
         fixed, slope = self._lines(self._sum(self.decoded, self._only(self.names, self.filled)))
@@ -287,7 +251,15 @@ class _Builder:
             self.d.model.layers,
             self.ranks,
             self._stages() if self.stages > 1 else None,
+            self.queries,
+            self._writing() if self.writer is not None and self.drafts else None,
+            None if self.writer is None else Curve.of(tokens, self.writer.reading(tokens, array(self.ranks))),
         )
+
+    def _writing(self) -> Callable[[int, Sequence[float]], float]:
+        """The writing of drafts alone, as lines."""
+        fixed, slope = self._lines(self.written)
+        return Surface(tuple(map(float, self.clips)), (), fixed, slope, 0.0).decode
 
     @staticmethod
     def _only(have: Mapping[str, object], lack: Mapping[str, object]) -> Callable[[str, str], bool]:
@@ -307,7 +279,7 @@ class _Builder:
 
     def _head(self) -> list[float]:
         """The head by sampled tokens of a rank."""
-        rows = np.arange(1.0, self.most + RANKS_REQUESTS[-1] + 2)
+        rows = np.arange(1.0, self.most * self.queries + RANKS_REQUESTS[-1] + 2)
         found = self._sum(self.price(decode(rows * self.ranks, 512, self.clips)), lambda block, _: block == "head")
         values = np.broadcast_to(found, rows.shape).tolist()
         return [values[0], *values]
@@ -348,11 +320,17 @@ class _Builder:
         """Energy of a decode step as a line; of prefill by tokens of a step."""
         idle = float(self.d.chip.power.idle.max())
         total = self.decoded.total()
-        fixed, slope = self._lines(total.energy + idle * (self.decoded.turnaround - total.seconds))
+        spent = total.energy + idle * (self.decoded.turnaround - total.seconds)
+        if self.writer is not None and self.drafts:
+            batch = np.arange(1.0, self.most + 1)[:, None]
+            spent = spent + self.writer.joules(self.drafts, batch, self.lengths[None, :])
+        fixed, slope = self._lines(spent)
         tokens = np.unique(np.round(np.geomspace(1, self.longest, 48)))
         filled = self.price(prefill(tokens / self.ranks, 0, self.ranks, self.clips))
         done = filled.total()
         joules = done.energy + idle * np.maximum(filled.span - done.seconds, 0.0)
+        if self.writer is not None:
+            joules = joules + self.writer.reading_joules(tokens / self.ranks, array(self.ranks))
         return Energies(np.array(fixed), np.array(slope), tokens, np.broadcast_to(joules, tokens.shape), idle)
 
     # The guard
@@ -362,7 +340,8 @@ class _Builder:
         rng = np.random.default_rng(seed)
         batch = np.floor(np.exp(rng.uniform(0, np.log(self.most + 1), PROBES)))
         length = np.round(np.exp(rng.uniform(np.log(self.lengths[0]), np.log(self.lengths[-1]), PROBES)))
-        plain = decode(batch, length, self.clips)
+        plain = decode(batch, length, self.clips, self.queries)
+        more = self.write(array(batch), array(length))
         priced = self.price(plain)
         sums = [[float(plain.context[clip][i]) for clip in self.clips] for i in range(PROBES)]
         found = np.array([made.decode(int(b), s) for b, s in zip(batch, sums, strict=True)])
@@ -371,11 +350,14 @@ class _Builder:
         tokens = np.floor(tokens / requests)
         prefix = np.where(rng.random(PROBES) < 0.5, 0.0, np.floor(np.exp(rng.uniform(0, np.log(32768), PROBES))))
         mixed = with_prefill(priced, self.price(plain + prefill(tokens, prefix, requests, self.clips)))
+        mixed = mixed + more
+        if self.writer is not None:
+            mixed = mixed + self.writer.reading(tokens, requests)
         times = [
             made.mixed(int(batch[i]), sums[i], [(int(tokens[i]), int(prefix[i]))] * int(requests[i]))
             for i in range(PROBES)
         ]
-        return Guard(_p95(found, priced.turnaround), _p95(np.array(times), mixed))
+        return Guard(_p95(found, priced.turnaround + more), _p95(np.array(times), mixed))
 
 
 def _p95(found: Array, exact: Array) -> float:
