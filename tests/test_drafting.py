@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from serving import both, drafting_case, machine, policy, speculating
 
 from archsim.serving.drafting import Pace, floor_sum
-from archsim.serving.engine import Swap
 from archsim.serving.measures import Measures
+from archsim.serving.outcome import Swap
 from archsim.serving.pool import Layout
 from archsim.serving.schedulers import BUILT_IN
 from archsim.serving.simulate import Played, Server, simulate

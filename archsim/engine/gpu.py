@@ -10,7 +10,6 @@ from archsim.arrays import Array, Inputs, array
 from archsim.chip.constants import (
     AllReduce,
     AllToAll,
-    AllToAll,
     Constants,
     ContextAttention,
     Elementwise,
