@@ -9,6 +9,7 @@ from archsim.arrays import Array
 
 Integers = np.typing.NDArray[np.int64]
 Chains = Sequence[Sequence[int]]
+STOPS = ("", "tool_use", "end_turn")  # not known; a tool is called; the turn is over and a human goes on
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +21,8 @@ class Requests:
     further one `think` seconds after one has ended; `arrival` then only orders them.
 
     A request of a session comes `gap` seconds after all the requests that `after` names by their place have ended, and
-    has no arrival of its own; those named stand before it. `session` numbers sessions.
+    has no arrival of its own; those named stand before it. `session` numbers sessions, `agent` those who work in them
+    one step at a time, and `stop` says why an answer ended (STOPS), as an index.
     """
 
     arrival: Array
@@ -34,6 +36,8 @@ class Requests:
     after: Sequence[Sequence[int]] | None = None
     gap: Array | None = None
     session: Integers | None = None
+    agent: Integers | None = None
+    stop: Integers | None = None
     name: str = "requests"
     skipped: Sequence[str] = field(default=())
 
@@ -64,6 +68,8 @@ class Requests:
             after=None if self.after is None else self.after[cut],
             gap=None if self.gap is None else self.gap[cut],
             session=None if self.session is None else self.session[cut],
+            agent=None if self.agent is None else self.agent[cut],
+            stop=None if self.stop is None else self.stop[cut],
         )
 
     def before(self, seconds: float) -> "Requests":
