@@ -21,11 +21,12 @@ class Following:
 
     The agent of the first step is the main one. Another agent starts from the step of the main one before it; the main
     one waits for those that are over by the time of its next step. A clock that is behind the step before counts from
-    the start of the sub-agent.
+    the start of the sub-agent. No gap is longer than the time from the step before, whatever was recorded.
     """
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, float]] = {}  # of an agent: its last step, and when that ended
+        self._came: dict[int, float] = {}
         self._offset: dict[int, float] = {}
         self._main = -1
         self._beside: list[int] = []  # sub-agents that the main one has not waited for
@@ -35,8 +36,13 @@ class Following:
         before = self._last.get(agent)
         if before is None:
             before, gap = self._begin(agent, time), nan
-        time += self._offset[agent]
         waits = [] if before is None else [before]
+        if isnan(time):  # not recorded
+            time = (before[1] if before else 0.0) + (0.0 if isnan(gap) else gap)
+        else:
+            time += self._offset[agent]
+            gap = min(gap, max(time - self._came[agent], 0.0)) if agent in self._came else gap
+        self._came[agent] = time
         if agent == self._main:
             over = [sub for sub in self._beside if self._last[sub][1] <= time + ROUNDED]
             if over:
@@ -50,7 +56,7 @@ class Following:
         """What the first step of an agent follows, its clock set."""
         if self._main < 0:
             self._main = agent
-            self._offset[agent] = -time
+            self._offset[agent] = 0.0 if isnan(time) else -time
             return None
         last = self._last[self._main]
         same = time + self._offset[self._main] >= last[1] - 2 * ROUNDED
@@ -73,7 +79,7 @@ def in_sessions(columns: Columns, block: int, name: str) -> Requests:
     for index, (number, worker, time, service, gap) in enumerate(rows):
         if number != current:
             current, steps = number, Following()
-            starts.append(time)
+            starts.append(0.0 if isnan(time) else time)
         waits, wait, when = steps.step(index, worker, time, service, gap)
         after.append(waits)
         gaps.append(wait)
