@@ -25,7 +25,8 @@ class Requests:
 
     A request of a session comes `gap` seconds after all the requests that `after` names by their place have ended, and
     has no arrival of its own; those named stand before it. `session` numbers sessions, `agent` those who work in them
-    one step at a time, and `stop` says why an answer ended (STOPS), as an index.
+    one step at a time, and `stop` says why an answer ended (STOPS), as an index. `titles`
+    are what a trace calls its sessions.
     """
 
     arrival: Array
@@ -41,6 +42,7 @@ class Requests:
     session: Integers | None = None
     agent: Integers | None = None
     stop: Integers | None = None
+    titles: Sequence[str] = ()
     name: str = "requests"
     skipped: Sequence[str] = field(default=())
 

@@ -95,6 +95,7 @@ def in_sessions(columns: Columns, block: int, name: str) -> Requests:
         session=session[order],
         agent=agent[order],
         stop=columns.integers("stop")[order],
+        titles=list(columns.sessions),
         name=name,
     )
     if not block and any(columns.shared):
@@ -134,7 +135,8 @@ def _in_order(requests: Requests, starts: Array) -> Requests:
     turn = np.argsort(starts, kind="stable")
     place = np.empty(len(turn), dtype=np.int64)
     place[turn] = np.arange(len(turn))
-    moved = replace(requests, session=place[session], arrival=requests.arrival + starts[session])
+    titles = [requests.titles[number] for number in turn.tolist()]
+    moved = replace(requests, session=place[session], arrival=requests.arrival + starts[session], titles=titles)
     if (turn == np.arange(len(turn))).all():
         return moved
     return moved.pick(np.argsort(place[session], kind="stable"))
