@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -12,9 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving import Steps, machine, server, tiered_case
 
+import archsim
+from archsim.arrays import array
+from archsim.catalog import CatalogError
+from archsim.economics.holding import bought, break_even, recomputing, within
+from archsim.economics.terms import Terms
+from archsim.explore.evaluate import deployment_of
+from archsim.explore.keeping import keeping
+from archsim.report.keeping import keeping_table
+from archsim.report.serving import to_json
 from archsim.serving.eviction import Eviction, Order
 from archsim.serving.measures import Measures
-from archsim.serving.returning import Oracle
+from archsim.serving.returning import Oracle, Regression
+from archsim.serving.server import server_of
 from archsim.serving.simulate import Played, simulate
 from archsim.serving.tiers import Level, Recompute, Tier, Tiered
 from archsim.workload.requests import Requests, requests
@@ -256,3 +267,115 @@ def test_tiers_change_nothing_where_nothing_is_shared() -> None:
     assert np.array_equal(
         simulate(asked, server()).end, simulate(asked, replace(server(), tiers=(Level("cpu"),))).end
     )
+
+
+# Scenarios and money
+
+
+def terms(**more: object) -> Terms:
+    return Terms(**{"interest": 0.0, "years": 4.0, "operation": 0.0, **more})
+
+
+def test_published_break_even_times() -> None:
+    """Llama 70B with GQA in bf16 on chips of 80 GB at 2 USD/h: 0.33 MB and 0.35 ms of 400 TFLOP/s a token."""
+    size, hourly = array(327_680.0), array(2.0)
+    saved = recomputing(2 * 70e9 / 400e12, hourly, 1.0)
+    assert saved == pytest.approx(1.9e-7, rel=0.03)
+    rates = {
+        "HBM": within(hourly, array(80e9)),
+        "DRAM": array(bought(10.0, terms())),
+        "NVMe": array(bought(0.15, terms())),
+    }
+    assert rates["HBM"] == pytest.approx(0.025) and rates["DRAM"] == pytest.approx(2.9e-4, rel=0.02)
+    hours = {name: float(break_even(1.0, saved, size, rate).max()) for name, rate in rates.items()}
+    assert hours["HBM"] * 3600 == pytest.approx(83, rel=0.05)
+    assert hours["DRAM"] == pytest.approx(2.0, rel=0.05)
+    assert hours["NVMe"] / 24 == pytest.approx(6.0, rel=0.1)
+    assert break_even(0.25, saved, size, rates["HBM"]) == pytest.approx(hours["HBM"] / 4)
+
+
+def node(model: str = "meta/llama-3.1-70b", split: dict[str, int] | None = None, **kv: object) -> object:
+    return archsim.scenario(
+        model=model,
+        pools={"gpu": {"chip": "nvidia/h100-sxm", "count": 8}},
+        split=split or {"tensor": 8},
+        precision={"weights": "fp8", "kv": "fp8"},
+        traffic={"input": 4000, "output": 200},
+        serving={"kv": kv},
+    )
+
+
+def big(**kv: object) -> object:
+    return archsim.scenario(
+        model="deepseek/deepseek-v3",
+        pools={"gpu": {"chip": "nvidia/h200-sxm", "count": 8}},
+        split={"tensor": 8},
+        precision={"weights": "fp8", "kv": "fp8"},
+        traffic={"input": 4000, "output": 200},
+        serving={"kv": kv},
+    )
+
+
+def levels(scenario: object, block: int = 512) -> tuple[Level, ...]:
+    asked = requests([0.0], 4000, 200, chains=[[1, 2]], block=block)
+    return server_of(deployment_of(scenario), scenario.serving, asked).tiers
+
+
+def test_a_block_has_its_bytes() -> None:
+    """80 layers of 8 KV heads of 128, keys and values, one byte each, of which TP8 moves an eighth a link."""
+    cpu, ssd = levels(node(tiers=[{"medium": "cpu", "capacity": "1 TB"}, {"medium": "ssd"}]))
+    size = 512 * 80 * 2 * 8 * 128
+    assert cpu.size == ssd.size == size and cpu.capacity == 1e12 // size and ssd.capacity == inf
+    assert cpu.read == pytest.approx(size / 8 / 64e9) and ssd.read == pytest.approx(size / (8 * 6.5e9))
+    assert ssd.write > ssd.read and cpu.latency < ssd.latency
+
+
+def test_latent_attention_is_copied_to_every_rank_and_kept_once() -> None:
+    tiers = [{"medium": "cpu"}, {"medium": "remote", "read": "100 GB/s"}]
+    cpu, remote = levels(big(tiers=tiers))
+    size = 512 * 61 * 576
+    assert cpu.size == remote.size == pytest.approx(size)
+    assert cpu.read == pytest.approx(size / 64e9) and remote.read == pytest.approx(size / 100e9)
+    assert remote.shared and not cpu.shared
+
+
+def test_a_served_scenario_tells_what_its_memories_did() -> None:
+    found = archsim.serve(node(tiers=[{"medium": "cpu"}]), requests=returning(8))
+    chips, cpu = keeping(found)
+    assert chips.rate == pytest.approx(2.95 / (81559 * 2**20 / 1e9)) and cpu.rate < chips.rate / 50
+    assert chips.held > 0 and 0 < chips.hours < cpu.hours
+    assert keeping_table(found).rows[1][0] == "cpu"
+    kv = json.loads(to_json(found))["kv"]
+    assert [row["name"] for row in kv] == ["chips", "cpu"] and kv[0]["hits"] == chips.use.hits
+    plain = archsim.serve(node(), requests=returning(8))
+    assert not keeping_table(plain).rows and json.loads(to_json(plain))["kv"] is None
+
+
+@pytest.mark.parametrize(
+    ("kv", "message"),
+    [
+        ({"eviction": {"policy": "ttl"}}, "go together"),
+        ({"eviction": {"ttl": "5 min"}}, "go together"),
+        ({"allocation": "contiguous", "tiers": [{"medium": "cpu"}]}, "shares no blocks"),
+        ({"tiers": [{"medium": "tape"}]}, "cpu"),
+        ({"tiers": [{"medium": "cpu", "capacity": "-1 GB"}]}, "capacity"),
+    ],
+)
+def test_mistakes_are_refused(kv: dict[str, object], message: str) -> None:
+    with pytest.raises(CatalogError, match=message):
+        node(**kv)
+
+
+def test_policies_of_a_scenario() -> None:
+    asked = agents(np.random.default_rng(1))
+    made = {
+        name: server_of(deployment_of(found), found.serving, asked).eviction
+        for name, found in {
+            "ttl": node(eviction={"policy": "ttl", "ttl": "5 min"}),
+            "oracle": node(eviction={"policy": "return", "precision": 0.5, "recall": 0.8}),
+            "trained": node(eviction={"policy": "return", "predictor": "trained"}),
+        }.items()
+    }
+    assert made["ttl"].ttl == 300.0 and made["ttl"].predictor is None
+    assert made["oracle"].predictor == Oracle(0.5, 0.8)
+    assert isinstance(made["trained"].predictor, Regression) and made["trained"].threshold == 0.1

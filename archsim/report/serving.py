@@ -14,6 +14,7 @@ from archsim.arrays import Array
 from archsim.explore.service import Service, times
 from archsim.report.document import clean
 from archsim.report.figures import INK, MUTED, PARTS, Figure, axis, figure, layout
+from archsim.report.keeping import keeping_json, keeping_notes, keeping_table
 from archsim.report.page import Figures, environment
 from archsim.report.tables import Table
 from archsim.report.terminal import console, print_table
@@ -73,6 +74,7 @@ def notes(service: Service) -> list[str]:
     skipped = service.requests.skipped
     if skipped:
         found.append(f"{counted(len(skipped), 'row')} left out: {skipped[0]}{' ...' if len(skipped) > 1 else ''}")
+    found += keeping_notes(service)
     found.append(f"Step times against the exact path: {service.server.surface.guard}.")
     return found
 
@@ -145,6 +147,9 @@ def print_service(service: Service, largest: Largest | None = None) -> None:
     if not service.measures.finished:
         return
     print_table(out, latency_table(service))
+    kept = keeping_table(service)
+    if kept.rows:
+        print_table(out, kept)
     out.print()
     for name, value in (*load_rows(service), *slo_rows(service, largest)):
         out.print(Text(f"  {name:<38}{value}"))
@@ -180,6 +185,7 @@ def to_json(service: Service, largest: Largest | None = None) -> str:
         "interactivity": 1.0 / m.latency("tpot")["mean"],
         "utilization": {"busy": m.busy, "batch": m.batch, "kv_mean": m.occupancy[0], "kv_most": m.occupancy[1]},
         "prefix_hits": m.hit_rate if r.chains is not None else None,
+        "kv": keeping_json(service),
         "counts": {
             "preempted": out.preempted,
             "recomputed_tokens": out.recomputed,
@@ -265,6 +271,7 @@ def to_html(service: Service, largest: Largest | None = None, command: str = "")
             notes=notes(service),
             latency=latency_table(service) if finished else None,
             table=Table("", ("", ""), rows, texts=2),
+            keeping=keeping_table(service) if finished else None,
             distributions=figures.add(distributions(service)) if finished else None,
             series=[(name, figures.add(item)) for name, item in _series(service)] if finished else [],
             command=command,

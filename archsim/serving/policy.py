@@ -41,6 +41,11 @@ class EvictionFile(StrictModel):
     horizon: Seconds = Field(600.0, gt=0, description="who comes later than this, or never, leaves")
     threshold: Fraction = Field(0.1, gt=0, description="chance to leave from which a trained one names")
 
+    @property
+    def told(self) -> bool:
+        """Whether it is anything but the least recently used."""
+        return self.policy != "lru"
+
     @model_validator(mode="after")
     def _consistent(self) -> "EvictionFile":
         if (self.ttl is not None) != (self.policy == "ttl"):
