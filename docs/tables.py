@@ -22,19 +22,19 @@ from archsim.explore import scenario as scenarios
 from archsim.explore.result import METRICS, PRICED
 from archsim.fields import Count, FormatName, Fraction, Natural, NonNegative, Positive, Quantity
 from archsim.mapping import mapper, options, roles, runtime
-from archsim.serving import policy
+from archsim.serving import policy, returning
 from archsim.sources import SourceEntry
 from archsim.units import DIMENSIONS, FORMATS, show
+from archsim.workload import agents, lengths, traffic
 from archsim.workload import architecture as configurations
 from archsim.workload import schema as workloads
-from archsim.workload import traffic
 
 
 def _classes() -> Iterator[type[BaseModel]]:
     """Every schema of a file or of a part of one."""
     machines = chips, memories, families_of
     own = pools, roles, options, mapper, runtime
-    for module in (*machines, scenarios, policy, traffic, *own, workloads, configurations):
+    for module in (*machines, scenarios, policy, traffic, lengths, agents, returning, *own, workloads, configurations):
         for value in vars(module).values():
             own = isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
             if own:

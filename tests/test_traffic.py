@@ -30,7 +30,7 @@ def written(tmp_path: Path, text: str, name: str = "trace.csv") -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", names("workloads/traffic"))
+@pytest.mark.parametrize("name", sorted({*names("workloads/traffic")} - {"agents"}))
 def test_shipped_traffic_has_the_means_it_says(name: str) -> None:
     file = load_traffic(name)
     drawn = draw(file, rate=10.0, count=20_000)

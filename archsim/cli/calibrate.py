@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from archsim.validation.calibrate import Job, Outcome
 
 OWN = Path("chips") / "generations"
+RETURNS = Path("workloads") / "returns"
 
 
 @app.command()
@@ -30,12 +31,18 @@ def calibrate(
     engines: Annotated[
         bool, typer.Option("--engines", help="Fit engines to serving runs (host times, skew, bands), not kernels.")
     ] = False,
+    returns: Annotated[
+        str | None, typer.Option(metavar="TRACE", help="Learn from a trace of sessions who comes back, nothing else.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change and write nothing.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the files there.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, max=256, help="Processes; default: one a core.")] = None,
 ) -> None:
     """Fit the constants of kernels to measured times, and write the generation files that hold them."""
     with refusals():
+        if returns is not None:
+            _returns(returns, [bench, chip, generation, family, stack, engines or None], dry_run, out)
+            return
         from archsim.validation.calibrate import ready
 
         ready()
@@ -54,6 +61,26 @@ def calibrate(
         _print(found)
         if not dry_run:
             _write(found, out)
+
+
+def _returns(trace: str, others: "list[object]", dry_run: bool, out: Path | None) -> None:
+    """Return prediction, learned on half of the sessions and scored on the others."""
+    from archsim.report.tables import Table
+    from archsim.report.terminal import console, print_table
+    from archsim.validation.returns import learn, rows
+
+    if any(item is not None for item in others):
+        raise ValueError("--returns learns from a trace, and takes no other option than --dry-run and --out")
+    found = learn(trace)
+    typer.echo(
+        f"Trained on {found.trained:,} requests, scored on {found.scored:,}: area under the ROC {found.area:.3f}, "
+        f"average precision {found.precision:.3f}, {found.base:.1%} leave."
+    )
+    print_table(
+        console(), Table("Said to leave", ("from a chance of", "share", "precision", "recall"), tuple(rows(found)))
+    )
+    if not dry_run:
+        typer.echo(f"written: {found.write(out or RETURNS)}")
 
 
 def _engines(others: "list[object]") -> None:

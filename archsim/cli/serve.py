@@ -22,9 +22,16 @@ def serve(
         str | None, typer.Option(metavar="NAME", help="A traffic file or its name, such as chat, instead of its own.")
     ] = None,
     trace: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Requests of a trace, instead of drawn ones.")
+        str | None, typer.Option(metavar="PATH", help="Requests of a trace (a file, or a folder of sessions).")
     ] = None,
-    rate: Annotated[float | None, typer.Option(min=1e-9, help="Requests a second; a trace is sped up to it.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=1e-9, help="Requests (or sessions) a second; a trace is sped up to it.")
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="A closed loop: so many requests (or sessions) at once.")
+    ] = None,
+    scale_input: Annotated[float, typer.Option(min=1e-6, max=1e6, help="Prompts so many times as long.")] = 1.0,
+    scale_output: Annotated[float, typer.Option(min=1e-6, max=1e6, help="Answers so many times as long.")] = 1.0,
     seconds: Annotated[float | None, typer.Option(min=0.0, help="Only requests that come in so many seconds.")] = None,
     requests: Annotated[int | None, typer.Option(min=0, help="Only so many requests.")] = None,
     largest: Annotated[
@@ -45,6 +52,8 @@ def serve(
 ) -> None:
     """Serve requests one by one: TTFT, TPOT, goodput and cost. Exit code 1: nothing fits, or nothing finished."""
     with refusals():
+        from dataclasses import replace
+
         from archsim.explore.service import Asked, best_rate
         from archsim.report import output
         from archsim.workload.traffic import load_traffic
@@ -53,6 +62,7 @@ def serve(
             output.check_place(target)
         loaded = None if traffic is None else load_traffic(traffic)
         asked = Asked(loaded, trace, rate, seconds, requests, plain, seed, skip_bad, events)
+        asked = replace(asked, clients=clients, scale_input=scale_input, scale_output=scale_output)
         found = _served(scenario, asked)
         best = best_rate(found) if largest else None
         if json != "-":
@@ -60,7 +70,9 @@ def serve(
 
             print_service(found, best)
         given = {"--traffic": traffic, "--trace": trace, "--rate": rate, "--seconds": seconds, "--requests": requests}
-        options = {name: None if value is None else str(value) for name, value in {**given, "--seed": seed}.items()}
+        given |= {"--clients": clients, "--seed": seed}
+        given |= {f"--scale-{name}": by for name, by in (("input", scale_input), ("output", scale_output)) if by != 1.0}
+        options = {name: None if value is None else str(value) for name, value in given.items()}
         _write(found, best, output.command_line("serve", [scenario], options), html, json, csv, trace_out)
         if len(found.requests) and not found.measures.finished:
             raise typer.Exit(INFEASIBLE)

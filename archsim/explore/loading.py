@@ -82,7 +82,7 @@ def _check(file: "ScenarioFile", document: Document) -> list[Fault]:
     faults = [document.mark(*where).fault("give at least one number") for where in empty if _at(file, where) == ()]
     if file.batch is None and file.context is None and file.traffic is None and file.trace is None:
         faults.append(document.mark().fault("nothing is asked: give `batch` and `context`, or `traffic`"))
-    if file.trace is not None and not trace_of(document, file.trace).is_file():
+    if file.trace is not None and not trace_of(document, file.trace).exists():
         faults.append(document.mark("trace").fault(f"no such file {file.trace!r}"))
     if (file.batch is None) != (file.context is None) and file.traffic is None:
         faults.append(document.mark().fault("the step answer needs both `batch` and `context`"))

@@ -15,11 +15,13 @@ from archsim.explore.evaluate import deployment_of
 from archsim.explore.result import Result, scalar_scenario
 from archsim.explore.run import run
 from archsim.explore.scenario import Scenario
+from archsim.explore.sessions import Sessions, sessions_of
 from archsim.serving.goodput import Largest, largest_rate
 from archsim.serving.measures import Measures, Targets
 from archsim.serving.server import context_sums, server_of
 from archsim.serving.simulate import Played, Server, simulate
 from archsim.workload.requests import Requests
+from archsim.workload.sessions import in_lanes, started
 from archsim.workload.traces import load_trace
 from archsim.workload.traffic import TrafficFile, draw
 
@@ -37,6 +39,9 @@ class Asked:
     seed: int = 0
     skip_bad: bool = False
     events: float = inf
+    clients: int | None = None
+    scale_input: float = 1.0
+    scale_output: float = 1.0
 
 
 class Refused(ValueError):
@@ -51,14 +56,32 @@ def requests_of(scenario: Scenario, asked: Asked, rate: float | None = None, see
     """The requests that are asked for. Raises ValueError where neither traffic nor a trace is given."""
     trace = asked.trace or (scenario.trace if asked.traffic is None else None)
     wanted = rate if rate is not None else asked.rate
-    if trace is not None:
-        found = load_trace(trace, asked.skip_bad, asked.count)
-        found = found if wanted is None else found.at_rate(wanted)
-        return found if asked.seconds is None else found.before(asked.seconds)
+    seed = asked.seed if seed is None else seed
+    if wanted is not None and asked.clients is not None:
+        raise ValueError("requests come at a rate or from clients: give --rate or --clients")
     traffic = asked.traffic or scenario.traffic
-    if traffic is None:
+    if trace is not None:
+        found = _placed(load_trace(trace, asked.skip_bad, asked.count), asked, wanted, seed)
+    elif traffic is None:
         raise ValueError("nothing to serve: give `traffic` or `trace` in the scenario, or --traffic or --trace")
-    return draw(traffic, wanted, asked.count, asked.seconds, asked.seed if seed is None else seed)
+    elif asked.clients is not None:
+        closed = traffic.model_copy(update={"arrivals": "closed", "clients": asked.clients})
+        found = draw(closed, None, asked.count, asked.seconds, seed)
+    else:
+        found = draw(traffic, wanted, asked.count, asked.seconds, seed)
+    return found.scaled(asked.scale_input, asked.scale_output)
+
+
+def _placed(found: Requests, asked: Asked, rate: float | None, seed: int) -> Requests:
+    """A trace at a rate, or from so many clients; sessions without recorded starts need either."""
+    if asked.clients is not None:
+        return in_lanes(found, asked.clients)
+    unknown = found.after is not None and not found.rate and found.sessions > 1
+    if unknown and rate is None:
+        raise ValueError("the trace does not say when its sessions start: give --rate (sessions a second) or --clients")
+    if rate is not None:
+        found = started(found, rate, seed) if unknown else found.at_rate(rate)
+    return found if asked.seconds is None or found.after is not None else found.before(asked.seconds)
 
 
 def planned(scenario: Scenario, requests: Requests) -> Scenario:
@@ -88,6 +111,11 @@ class Service:
     def measures(self) -> Measures:
         """Latencies, rates and occupancy."""
         return Measures(self.played)
+
+    @cached_property
+    def sessions(self) -> Sessions | None:
+        """Sessions as wholes; None where requests are of none."""
+        return sessions_of(self.played)
 
     @property
     def chips(self) -> float:
@@ -194,7 +222,8 @@ def serve(
 def _served(
     plan: Scenario, server: Server, found: Requests, asked: Asked, progress: Callable[[float], None] | None = None
 ) -> Service:
-    limit = asked.seconds if asked.seconds is not None and found.clients else inf
+    waiting = found.clients or found.after is not None  # what comes depends on what has ended
+    limit = asked.seconds if asked.seconds is not None and waiting else inf
     played = simulate(found, server, plain=asked.plain, seconds=limit, events=asked.events, progress=progress)
     return Service(plan, server, found, played, targets_of(plan), asked)
 

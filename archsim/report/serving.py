@@ -40,8 +40,9 @@ def sentence(service: Service) -> str:
     if not m.finished:
         why = reasons(service)
         return f"{system} finished 0 of {counted(len(r), 'request')}: {why[0] if why else 'there was no time'}."
-    load = f"{r.clients} clients" if r.clients else f"{number(r.rate)} requests/s"
-    load = load if r.clients or r.rate else counted(len(r), "request")
+    what = "requests" if r.after is None else "sessions"
+    load = f"{r.clients} clients" if r.clients else f"{number(r.rate)} {what}/s"
+    load = load if r.clients or r.rate else counted(r.sessions or len(r), "session" if r.after else "request")
     interactive = 1.0 / m.latency("tpot")["mean"]
     return (
         f"{system} serves {load} of {r.name}: {token_rate(interactive)} a user, first token after "
@@ -112,9 +113,31 @@ def load_rows(service: Service) -> list[tuple[str, str]]:
     ]
     if math.isfinite(cost["cached_input_cost"]):
         rows.append(("of cached input", dollars(cost["cached_input_cost"])))
+    rows += session_rows(service)
     power = show(service.power, "power")
     rows.append(("board power of a chip", f"{power}; {show(service.energy_per_token, 'energy')} an output token"))
     return rows
+
+
+def session_rows(service: Service) -> list[tuple[str, str]]:
+    """Sessions as wholes: how many ended, their time and their cost."""
+    found = service.sessions
+    if found is None:
+        return []
+    cost, spent, served = found.costs(service.dollars), found.time(), found.time("served")
+    rows = [("sessions", f"{found.finished:,} of {found.count:,} finished, {number(found.mean_steps)} steps each")]
+    if found.finished:
+        times = f"{show(spent['mean'], 'time')} in the mean, {show(spent['p90'], 'time')} at p90"
+        rows.append(("time of a session", f"{times}; {show(served['mean'], 'time')} of it served"))
+    return [*rows, ("cost of a session, of a step", f"{dollars(cost['session'])}, {dollars(cost['step'])}")]
+
+
+def _sessions(service: Service) -> dict[str, object] | None:
+    found = service.sessions
+    if found is None:
+        return None
+    counts = {"count": found.count, "finished": found.finished, "steps": found.steps, "mean_steps": found.mean_steps}
+    return {**counts, "time": found.time(), "served": found.time("served"), "cost": found.costs(service.dollars)}
 
 
 def slo_rows(service: Service, largest: Largest | None) -> list[tuple[str, str]]:
@@ -196,6 +219,7 @@ def to_json(service: Service, largest: Largest | None = None) -> str:
         },
         "stopped": out.stopped or None,
         "cost": service.costs(),
+        "sessions": _sessions(service),
         "power": service.power,
         "energy_per_token": service.energy_per_token,
         "slo": {"ttft": targets.ttft, "tpot": targets.tpot, "share": targets.share, "kept": m.share(targets)},

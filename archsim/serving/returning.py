@@ -7,15 +7,19 @@ return. Precision and recall are those of saying that a request leaves, since fe
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+from zlib import crc32
 
 import numpy as np
+from pydantic import Field
 
 from archsim.arrays import Array
+from archsim.catalog import Mark, StrictModel, fetch, validate
+from archsim.fields import Seconds
+from archsim.sources import SourceEntry, check_sources
 from archsim.workload.requests import STOPS, Integers, Requests
 
 HORIZON = 600.0
 RECENT = 8  # gaps that the mean and the largest recent one are of
-HOURS = 3600.0
 
 Flags = np.typing.NDArray[np.bool_]
 
@@ -108,14 +112,15 @@ def leaving(requests: Requests, horizon: float = HORIZON) -> Flags:
     return np.asarray(gaps(requests) > horizon)
 
 
-FEATURES = ("gap", "mean gap", "largest gap", "step", "context", "output", "fresh", *STOPS[1:], "sine", "cosine")
+FEATURES = ("gap", "mean_gap", "largest_gap", "step", "context", "output", "fresh", *STOPS[1:])
 
 
 def features(requests: Requests) -> Array:
     """Columns FEATURES of every request, shape (requests, features); seconds and tokens as logarithms of 1 + value.
 
     `gap` is the one before the request, the mean and the largest of it and those before (RECENT at the most); `fresh`
-    the tokens beyond the agent's request before; sine and cosine are of the hour of the day.
+    the tokens beyond the agent's request before. The hour of the day is none of them: sessions are recorded from their
+    own start, so that there is none to learn from.
     """
     count = len(requests)
     before = np.full(count, -1, dtype=np.int64)
@@ -136,13 +141,36 @@ def features(requests: Requests) -> Array:
     context = requests.input.astype(np.float64)
     fresh = np.maximum(np.where(before < 0, context, context - context[before]), 0.0)
     stop = np.zeros(count, dtype=np.int64) if requests.stop is None else requests.stop
-    angle = 2.0 * np.pi * (requests.arrival / HOURS % 24.0) / 24.0
     logs = (gap, total / np.maximum(recent, 1.0), largest, step, context, requests.output.astype(np.float64), fresh)
     reasons = (np.asarray(stop == index, dtype=np.float64) for index in range(1, len(STOPS)))
-    return np.stack([*(np.log1p(column) for column in logs), *reasons, np.sin(angle), np.cos(angle)], axis=1)
+    return np.stack([*(np.log1p(column) for column in logs), *reasons], axis=1)
 
 
 # Logistic regression
+
+
+class Weights(StrictModel):
+    """What each feature adds to the logit of leaving; seconds and tokens as logarithms of 1 + value."""
+
+    gap: float = Field(description="before the request")
+    mean_gap: float = Field(description="of it and the seven before")
+    largest_gap: float = Field(description="of it and the seven before")
+    step: float = Field(description="of its agent")
+    context: float = Field(description="tokens of its prompt")
+    output: float = Field(description="tokens of its answer")
+    fresh: float = Field(description="tokens beyond the prompt before")
+    tool_use: float = Field(description="1 if a tool is called")
+    end_turn: float = Field(description="1 if the turn is over")
+
+
+class ReturnsFile(StrictModel):
+    """A trained prediction of who comes back, in `workloads/returns/`."""
+
+    name: str | None = None
+    horizon: Seconds = Field(HORIZON, description="one who comes later leaves")
+    bias: float = Field(description="logit of leaving where all features are 0")
+    weights: Weights
+    sources: tuple[SourceEntry, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,10 +179,19 @@ class Regression:
 
     bias: float
     weights: Array
+    horizon: float = HORIZON
 
     def returns(self, requests: Requests) -> Array:
         """Probability that the next request of each one's agent comes within the horizon."""
         return 1.0 / (1.0 + np.exp(np.clip(self.bias + features(requests) @ self.weights, -50.0, 50.0)))
+
+
+def load_returns(name: str = "coding-agents", mark: Mark | None = None) -> Regression:
+    """The trained prediction of a name or path. Raises CatalogError with every fault of its file."""
+    document = fetch("workloads/returns", name, mark)
+    file = validate(ReturnsFile, document)
+    check_sources(document, file.sources, skip=("name",))
+    return Regression(file.bias, np.array([getattr(file.weights, key) for key in FEATURES]), file.horizon)
 
 
 def train(
@@ -182,7 +219,18 @@ def train(
         weights = weights + move
         if float(np.abs(move).max()) < 1e-9:
             break
-    return Regression(float(weights[0] - (weights[1:] / scale) @ mean), weights[1:] / scale)
+    return Regression(float(weights[0] - (weights[1:] / scale) @ mean), weights[1:] / scale, horizon)
+
+
+def halves(requests: Requests) -> Flags:
+    """The requests to learn from: those of sessions whose names have an even CRC-32; the others are for scoring.
+
+    Raises ValueError where the requests are of no named sessions.
+    """
+    if requests.session is None or not requests.titles:
+        raise ValueError("to learn who comes back takes a trace of sessions that have names")
+    even = np.array([crc32(title.encode()) % 2 == 0 for title in requests.titles])
+    return np.asarray(even[requests.session])
 
 
 # Scores

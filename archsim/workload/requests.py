@@ -2,19 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from archsim.arrays import Array
+from archsim.workload.chains import Runs, Stretched
 
 Integers = np.typing.NDArray[np.int64]
 Chains = Sequence[Sequence[int]]
 STOPS = ("", "tool_use", "end_turn")  # not known; a tool is called; the turn is over and a human goes on
+COLUMNS = ("arrival", "input", "output", "priority", "gap", "session", "agent", "stop")
 
 
 @dataclass(frozen=True, eq=False)
 class Requests:
-    """Requests in order of arrival (s).
+    """Requests in order of arrival (s), or session by session in order of their starts.
 
     `chains` are the ids of the leading blocks of `block` tokens of each prompt, equal where all before is equal too.
     `priority`: larger goes first. With `clients` the arrivals are those of a closed loop: so many at first, and each
@@ -22,7 +25,8 @@ class Requests:
 
     A request of a session comes `gap` seconds after all the requests that `after` names by their place have ended, and
     has no arrival of its own; those named stand before it. `session` numbers sessions, `agent` those who work in them
-    one step at a time, and `stop` says why an answer ended (STOPS), as an index.
+    one step at a time, and `stop` says why an answer ended (STOPS), as an index. `titles`
+    are what a trace calls its sessions.
     """
 
     arrival: Array
@@ -38,6 +42,7 @@ class Requests:
     session: Integers | None = None
     agent: Integers | None = None
     stop: Integers | None = None
+    titles: Sequence[str] = ()
     name: str = "requests"
     skipped: Sequence[str] = field(default=())
 
@@ -46,41 +51,89 @@ class Requests:
         return len(self.arrival)
 
     @property
+    def sessions(self) -> int:
+        """How many sessions."""
+        return 0 if self.session is None or not len(self) else int(self.session.max()) + 1
+
+    @property
+    def starts(self) -> Array:
+        """When those come that wait for no other (s)."""
+        if self.after is None:
+            return self.arrival
+        return self.arrival[[index for index, before in enumerate(self.after) if not before]]
+
+    @property
     def span(self) -> float:
-        """Seconds from time 0 to the last arrival."""
-        return float(self.arrival[-1]) if len(self) else 0.0
+        """Seconds from time 0 to the last arrival, or to the last start of a session."""
+        starts = self.starts
+        return float(starts[-1]) if len(starts) else 0.0
 
     @property
     def rate(self) -> float:
-        """Mean arrivals a second; 0 where it is not known."""
-        return len(self) / self.span if self.span > 0 and not self.clients else 0.0
+        """Mean arrivals a second, or starts of sessions; 0 where it is not known."""
+        return len(self.starts) / self.span if self.span > 0 and not self.clients else 0.0
+
+    def pick(self, rows: Integers) -> "Requests":
+        """The requests of these places, in their order; those they wait for are among them and stand before them."""
+        chains = self.chains
+        picked = (
+            chains.pick(rows) if isinstance(chains, Runs) else None if chains is None else [chains[i] for i in rows]
+        )
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        after = self.after
+        if after is not None:
+            place = np.full(len(self), -1, dtype=np.int64)
+            place[rows] = np.arange(len(rows))
+            after = [[int(place[step]) for step in after[row]] for row in rows.tolist()]
+        kept: dict[str, Any] = {name: None if column is None else column[rows] for name, column in columns.items()}
+        return replace(self, chains=picked, after=after, **kept)
 
     def first(self, count: int) -> "Requests":
         """The first so many."""
         cut = slice(0, count)
-        return replace(
-            self,
-            arrival=self.arrival[cut],
-            input=self.input[cut],
-            output=self.output[cut],
-            chains=None if self.chains is None else self.chains[cut],
-            priority=None if self.priority is None else self.priority[cut],
-            after=None if self.after is None else self.after[cut],
-            gap=None if self.gap is None else self.gap[cut],
-            session=None if self.session is None else self.session[cut],
-            agent=None if self.agent is None else self.agent[cut],
-            stop=None if self.stop is None else self.stop[cut],
-        )
+        columns = {name: getattr(self, name) for name in (*COLUMNS, "chains", "after")}
+        kept: dict[str, Any] = {name: None if column is None else column[cut] for name, column in columns.items()}
+        return replace(self, **kept)
 
     def before(self, seconds: float) -> "Requests":
         """Those that come before a time."""
         return self.first(int(np.searchsorted(self.arrival, seconds)))
 
+    def starting(self, starts: Array) -> "Requests":
+        """The same sessions with other starts (s, by session, none before that of the session before)."""
+        if self.session is None or not len(self):
+            return self
+        return replace(self, arrival=self.arrival + (starts - self._begins)[self.session])
+
+    @property
+    def _begins(self) -> Array:
+        """The first arrival of every session."""
+        found = np.full(self.sessions, np.inf)
+        if self.session is not None:
+            np.minimum.at(found, self.session, self.arrival)
+        return found
+
     def at_rate(self, rate: float) -> "Requests":
         """The same requests, as if they came at another mean rate: all times scaled, but not gaps within sessions."""
         if rate <= 0:
             raise ValueError("a rate is above 0 requests a second")
-        return replace(self, arrival=self.arrival * (self.rate / rate)) if self.rate else self
+        if not self.rate:
+            return self
+        factor = self.rate / rate
+        return (
+            replace(self, arrival=self.arrival * factor) if self.after is None else self.starting(self._begins * factor)
+        )
+
+    def scaled(self, input: float = 1.0, output: float = 1.0) -> "Requests":
+        """The same requests with prompts and answers so many times as long; what prompts share is scaled too."""
+        if min(input, output) <= 0:
+            raise ValueError("lengths are scaled by factors above 0")
+        lengths = [
+            np.maximum(np.round(size * factor), 1).astype(np.int64)
+            for size, factor in ((self.input, input), (self.output, output))
+        ]
+        chains = self.chains if self.chains is None or input == 1.0 else Stretched(self.chains, input)
+        return replace(self, input=lengths[0], output=lengths[1], chains=chains)
 
 
 def requests(

@@ -15,67 +15,15 @@ from archsim.arrays import Array
 from archsim.catalog import Mark, StrictModel, fetch, validate
 from archsim.fields import Count, FaultAt, Natural, NonNegative, Positive, Seconds
 from archsim.sources import SourceEntry, check_sources
-from archsim.workload.requests import Integers, Requests
+from archsim.workload.agents import Agents, sessions
+from archsim.workload.lengths import Lengths, mean
+from archsim.workload.lengths import draw as draw_lengths
+from archsim.workload.requests import Requests
+from archsim.workload.sessions import in_lanes, started
 
 BLOCK = 16  # tokens of a block of generated prompts that share a prefix
 
-Distribution = Literal["fixed", "lognormal", "uniform", "empirical"]
 Process = Literal["poisson", "gamma", "constant", "closed"]
-NEEDS: dict[str, tuple[str, ...]] = {
-    "fixed": ("mean",),
-    "lognormal": ("mean",),
-    "uniform": ("low", "high"),
-    "empirical": ("values",),
-}
-
-
-class Lengths(StrictModel):
-    """How many tokens requests have."""
-
-    distribution: Distribution = "lognormal"
-    mean: Positive | None = Field(None, description="tokens; of fixed and lognormal lengths")
-    spread: NonNegative = Field(1.0, description="standard deviation over the mean, of lognormal lengths")
-    low: Count | None = Field(None, description="of uniform lengths")
-    high: Count | None = Field(None, description="of uniform lengths")
-    values: tuple[Count, ...] = Field((), description="lengths that requests have, of empirical ones")
-    weights: tuple[Positive, ...] = Field((), description="how often each value comes; default: equally")
-    most: Count = Field(1_000_000, description="longer ones are cut to this")
-
-    @model_validator(mode="after")
-    def _whole(self) -> "Lengths":
-        missing = [name for name in NEEDS[self.distribution] if not getattr(self, name)]
-        if missing:
-            raise FaultAt(f"{self.distribution} lengths need `{missing[0]}`", "distribution")
-        if self.low and self.high and self.low > self.high:
-            raise FaultAt(f"low {self.low} is above high {self.high}", "low")
-        if self.weights and len(self.weights) != len(self.values):
-            raise FaultAt(f"{len(self.weights)} weights for {len(self.values)} values", "weights")
-        return self
-
-    @property
-    def average(self) -> float:
-        """Mean tokens, before lengths are cut."""
-        if self.distribution == "uniform":
-            return ((self.low or 1) + (self.high or 1)) / 2.0
-        if self.distribution == "empirical":
-            weights = self.weights or tuple(1.0 for _ in self.values)
-            return float(np.average(self.values, weights=weights))
-        return float(self.mean or 1.0)
-
-    def draw(self, rng: np.random.Generator, count: int) -> Integers:
-        """So many lengths, whole and from 1 to `most`."""
-        drawn: Array
-        if self.distribution == "fixed":
-            drawn = np.full(count, self.average)
-        elif self.distribution == "uniform":
-            drawn = rng.integers(self.low or 1, (self.high or 1) + 1, count).astype(np.float64)
-        elif self.distribution == "empirical":
-            shares = np.array(self.weights or [1.0] * len(self.values))
-            drawn = rng.choice(np.array(self.values, dtype=np.float64), count, p=shares / shares.sum())
-        else:
-            sigma = np.sqrt(np.log1p(self.spread**2))
-            drawn = self.average * np.exp(sigma * rng.standard_normal(count) - sigma**2 / 2.0)
-        return np.clip(np.round(drawn), 1, self.most).astype(np.int64)
 
 
 class Shared(StrictModel):
@@ -93,16 +41,19 @@ class TrafficFile(StrictModel):
     """
 
     name: str | None = None
-    input: Count | Lengths = Field(description="prompt tokens")
+    input: Count | Lengths = Field(description="prompt tokens; of sessions their mean, for the steady answer")
     output: Count | Lengths = Field(description="generated tokens")
     cached: Natural = Field(0, description="prompt tokens found in the prefix cache, of the steady answer")
     arrivals: Process = "poisson"
-    rate: Positive | None = Field(None, description="requests a second")
+    rate: Positive | None = Field(None, description="requests a second; of sessions their starts")
     burstiness: Positive = Field(1.0, description="shape of gamma arrivals: 1 is Poisson, less comes in bursts")
     profile: tuple[tuple[NonNegative, NonNegative], ...] = Field((), description="(second, rate) over time")
-    clients: Count | None = Field(None, description="of a closed loop: each sends when it has its answer")
+    clients: Count | None = Field(
+        None, description="of a closed loop: each sends when it has its answer, or has one session after another"
+    )
     think: Seconds = Field(0.0, description="between a client's answer and its next request")
     shared: Shared | None = None
+    sessions: Agents | None = Field(None, description="requests are steps of sessions; `shared` stands before each")
     requests: Count = Field(2000, description="how many are simulated unless the command says otherwise")
     sources: tuple[SourceEntry, ...] = ()
 
@@ -116,21 +67,19 @@ class TrafficFile(StrictModel):
                 raise FaultAt("a profile starts at second 0 and goes on in time", "profile")
             if not any(rate > 0 for _, rate in self.profile):
                 raise FaultAt("a profile has a rate above 0 somewhere", "profile")
+        if self.sessions and self.shared and self.shared.groups > 1:
+            raise FaultAt("all sessions share one prompt: groups is 1", "shared")
         return self
 
     @property
     def mean_input(self) -> float:
         """Mean prompt tokens, a shared prefix included."""
-        return _mean(self.input) + (self.shared.tokens if self.shared else 0)
+        return mean(self.input) + (self.shared.tokens if self.shared else 0)
 
     @property
     def mean_output(self) -> float:
         """Mean generated tokens."""
-        return _mean(self.output)
-
-
-def _mean(length: int | Lengths) -> float:
-    return float(length) if isinstance(length, int) else length.average
+        return mean(self.output)
 
 
 def load_traffic(name: str, mark: Mark | None = None) -> TrafficFile:
@@ -154,6 +103,8 @@ def draw(
     Raises ValueError where no rate is known.
     """
     lengths, arrivals, prefixes = (np.random.default_rng([seed, stream]) for stream in range(3))
+    if traffic.sessions is not None:
+        return _of_agents(traffic, rate, count, seconds, seed)
     closed = traffic.clients if traffic.arrivals == "closed" else None
     wanted = rate or traffic.rate
     if not closed and wanted is None and not traffic.profile:
@@ -162,7 +113,7 @@ def draw(
     if seconds is not None and count is None and not closed:
         number = _enough(traffic, wanted, seconds)
     times = np.zeros(number) if closed else _arrivals(traffic, wanted, number, arrivals)
-    inputs, outputs = (_lengths(length, lengths, number) for length in (traffic.input, traffic.output))
+    inputs, outputs = (draw_lengths(length, lengths, number) for length in (traffic.input, traffic.output))
     name = traffic.name or "traffic"
     drawn = Requests(times, inputs, outputs, clients=closed or 0, think=traffic.think, name=name)
     if traffic.shared:
@@ -170,14 +121,34 @@ def draw(
     return drawn if seconds is None or closed else drawn.before(seconds)
 
 
+def _of_agents(
+    traffic: TrafficFile, rate: float | None, count: int | None, seconds: float | None, seed: int
+) -> Requests:
+    """Steps of sessions, which start at a rate or when those before them have ended."""
+    model, shared = traffic.sessions, traffic.shared.tokens if traffic.shared else 0
+    if model is None:
+        raise ValueError("the traffic has no sessions")
+    closed = rate is None and traffic.arrivals == "closed"
+    wanted = rate or traffic.rate
+    if not closed and wanted is None and not traffic.profile:
+        raise ValueError("the traffic has no rate; give `rate` (sessions a second) in the file, or --rate")
+    many = None if seconds is None or count is not None or closed else _enough(traffic, wanted, seconds)
+    number = traffic.requests if count is None else count
+    found = sessions(model, traffic.output, shared, number, many, seed)
+    found = replace(found, name=traffic.name or "agents")
+    if closed:
+        return in_lanes(found, traffic.clients or 1)
+    if traffic.arrivals == "closed":
+        return started(found, wanted or 1.0, seed)
+    starts = _arrivals(traffic, wanted, found.sessions, np.random.default_rng([seed, 1]))
+    kept = found.starting(starts)
+    return kept if seconds is None else kept.first(int((starts[kept.session] < seconds).sum()))
+
+
 def _enough(traffic: TrafficFile, rate: float | None, seconds: float) -> int:
     """Requests that surely suffice for so many seconds."""
     mean = rate if rate is not None else max(value for _, value in traffic.profile)
     return int(mean * seconds * 1.2 + 10 * np.sqrt(mean * seconds / min(traffic.burstiness, 1.0)) + 20)
-
-
-def _lengths(length: int | Lengths, rng: np.random.Generator, count: int) -> Integers:
-    return np.full(count, length, dtype=np.int64) if isinstance(length, int) else length.draw(rng, count)
 
 
 def _arrivals(traffic: TrafficFile, rate: float | None, count: int, rng: np.random.Generator) -> Array:
