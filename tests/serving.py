@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from archsim.serving.eviction import Eviction
 from archsim.serving.outcome import Swap
 from archsim.serving.pool import Layout
+from archsim.serving.returning import Oracle
 from archsim.serving.schedulers import BUILT_IN, Scheduler
 from archsim.serving.simulate import ROUTERS, Played, Server, simulate
 from archsim.serving.surface import Drafted, Surface
+from archsim.serving.tiers import Level
 from archsim.workload.requests import Requests, requests
 
 MOST = 64
@@ -131,3 +134,33 @@ def both(seed: int, case: Callable[[int], tuple[Requests, Server]] = random_case
     """A random case, fast-forward and iteration by iteration."""
     asked, made = case(seed)
     return simulate(asked, made), simulate(asked, made, plain=True)
+
+
+def tiered_case(seed: int) -> tuple[Requests, Server]:
+    """A random case with a prefix cache, memories below it, and any eviction policy."""
+    asked, made = random_case(seed)
+    rng = np.random.default_rng(seed + 1)
+    lengths = asked.input.tolist()
+    asked = replace(asked, chains=chained(rng, lengths, 16), block=16)
+    levels = []
+    for index in range(int(rng.integers(0, 4))):
+        speed = float(rng.choice([1e-7, 1e-5, 1e-3]))
+        levels.append(
+            Level(
+                f"tier {index}",
+                capacity=float(rng.choice([0.0, 1.0, 10.0, 60.0, inf])),
+                read=speed,
+                write=speed * float(rng.choice([1.0, 3.0])),
+                latency=float(rng.choice([0.0, 1e-4, 5e-3])),
+                lanes=int(rng.choice([1, 2])),
+                backlog=float(rng.choice([0.25, 0.001])),
+                shared=bool(rng.random() < 0.4),
+                ttl=float(rng.choice([inf, 0.3])),
+                size=1.0,
+            )
+        )
+    predictor = Oracle(0.7, 0.6, horizon=0.05) if rng.random() < 0.4 else None
+    eviction = Eviction(float(rng.choice([inf, 0.02, 0.3])), predictor)
+    layout = replace(made.layout, reserve=None)
+    units = layout.units(300) + int(rng.integers(0, layout.units(300)))
+    return asked, replace(made, layout=layout, units=units, tiers=tuple(levels), eviction=eviction)

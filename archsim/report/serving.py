@@ -14,6 +14,7 @@ from archsim.arrays import Array
 from archsim.explore.service import Service, times
 from archsim.report.document import clean
 from archsim.report.figures import INK, MUTED, PARTS, Figure, axis, figure, layout
+from archsim.report.keeping import keeping_json, keeping_notes, keeping_table
 from archsim.report.page import Figures, environment
 from archsim.report.tables import Table
 from archsim.report.terminal import console, print_table
@@ -74,6 +75,7 @@ def notes(service: Service) -> list[str]:
     skipped = service.requests.skipped
     if skipped:
         found.append(f"{counted(len(skipped), 'row')} left out: {skipped[0]}{' ...' if len(skipped) > 1 else ''}")
+    found += keeping_notes(service)
     found.append(f"Step times against the exact path: {service.server.surface.guard}.")
     return found
 
@@ -118,7 +120,6 @@ def load_rows(service: Service) -> list[tuple[str, str]]:
     return rows
 
 
-<<<<<<< HEAD
 def draft_rows(service: Service) -> list[tuple[str, str]]:
     """(name, value) of speculative decoding; none without drafts."""
     drafted, asked, m = service.server.surface.drafted, service.scenario.speculation, service.measures
@@ -140,7 +141,8 @@ def writer_of(service: Service) -> str:
         return "of the prediction module"
     drafter = service.scenario.drafter
     return "of n-grams" if drafter is None else f"of {drafter.name}"
-=======
+
+
 def session_rows(service: Service) -> list[tuple[str, str]]:
     """Sessions as wholes: how many ended, their time and their cost."""
     found = service.sessions
@@ -160,7 +162,6 @@ def _sessions(service: Service) -> dict[str, object] | None:
         return None
     counts = {"count": found.count, "finished": found.finished, "steps": found.steps, "mean_steps": found.mean_steps}
     return {**counts, "time": found.time(), "served": found.time("served"), "cost": found.costs(service.dollars)}
->>>>>>> 411a8c1364ff26f4745411ec9715ca0da9c9564b
 
 
 def slo_rows(service: Service, largest: Largest | None) -> list[tuple[str, str]]:
@@ -193,6 +194,9 @@ def print_service(service: Service, largest: Largest | None = None) -> None:
     if not service.measures.finished:
         return
     print_table(out, latency_table(service))
+    kept = keeping_table(service)
+    if kept.rows:
+        print_table(out, kept)
     out.print()
     for name, value in (*load_rows(service), *slo_rows(service, largest)):
         out.print(Text(f"  {name:<38}{value}"))
@@ -229,6 +233,7 @@ def to_json(service: Service, largest: Largest | None = None) -> str:
         "utilization": {"busy": m.busy, "batch": m.batch, "kv_mean": m.occupancy[0], "kv_most": m.occupancy[1]},
         "speculation": _speculation(service),
         "prefix_hits": m.hit_rate if r.chains is not None else None,
+        "kv": keeping_json(service),
         "counts": {
             "preempted": out.preempted,
             "recomputed_tokens": out.recomputed,
@@ -325,6 +330,7 @@ def to_html(service: Service, largest: Largest | None = None, command: str = "")
             notes=notes(service),
             latency=latency_table(service) if finished else None,
             table=Table("", ("", ""), rows, texts=2),
+            keeping=keeping_table(service) if finished else None,
             distributions=figures.add(distributions(service)) if finished else None,
             series=[(name, figures.add(item)) for name, item in _series(service)] if finished else [],
             command=command,

@@ -45,9 +45,15 @@ class Router:
 
 
 class Cluster:
-    """Replicas behind a router. `coming` holds what is to be delivered: (time, request)."""
+    """Replicas behind a router. `coming` holds what is to be delivered: (time, request).
 
-    def __init__(self, engines: Sequence[Engine], choose: Callable[[int], Engine], outcome: Outcome) -> None:
+    `strict`: whatever a replica does may concern the others, so that none goes past what another may end.
+    """
+
+    def __init__(
+        self, engines: Sequence[Engine], choose: Callable[[int], Engine], outcome: Outcome, strict: bool = False
+    ) -> None:
+        self._strict = strict
         self.engines, self.outcome = engines, outcome
         self.coming: list[tuple[float, int]] = []
         self._choose = choose
@@ -89,4 +95,5 @@ class Cluster:
         place = horizons.index(min(horizons))
         others = min((time for index, time in enumerate(horizons) if index != place), default=inf)
         limit = min(others, self.coming[0][0] if self.coming else inf)
-        self.engines[place].run(min(max(limit, nextafter(horizons[place], inf)), seconds), events)
+        until = min(max(limit, nextafter(horizons[place], inf)), seconds)
+        self.engines[place].run(until, events, self._strict)

@@ -8,9 +8,10 @@ from math import inf
 
 from archsim.serving.batch import Batch
 from archsim.serving.drafting import batch_of
-from archsim.serving.holdings import Holdings
+from archsim.serving.holdings import LOADING, Holdings
 from archsim.serving.outcome import Outcome, Swap
 from archsim.serving.pool import Pool
+from archsim.serving.returning import Returns
 from archsim.serving.schedulers import Scheduler
 from archsim.serving.surface import Surface
 from archsim.serving.waiting import Filling, Line, Ranks
@@ -33,11 +34,12 @@ class Engine:
         plain: bool = False,
         swap: Swap | None = None,
         watermark: float = 0.01,
+        returns: Returns | None = None,
     ) -> None:
         self.surface, self.pool, self.scheduler, self.outcome = surface, pool, scheduler, outcome
         self.input: list[int] = requests.input.tolist()
         self.output: list[int] = requests.output.tolist()
-        self.holdings = Holdings(pool, requests.chains)
+        self.holdings = Holdings(pool, requests.chains, returns)
         self.priority = None if requests.priority is None else requests.priority.tolist()
         self.swap = swap
         self.ended: Callable[[Engine, int], None] | None = None  # told of every request that is over
@@ -61,10 +63,15 @@ class Engine:
         self._deaf, self._padded = scheduler.deaf, scheduler.padded
         self._longest = pool.longest()
         self._listens = type(scheduler).deaf is Scheduler.deaf
+        if pool.prefixes is not None:
+            pool.prefixes.clock = lambda: self.clock
+        if self.holdings.tiers is not None:  # who comes back with loaded blocks goes first
+            self._listens, self._deaf = True, _never
         self._block_units = pool.layout.levels[0] if pool.layout.grows else 0
         self._block_units *= -(-(1 + pool.layout.ahead) // pool.layout.block)
         self._next = 0  # units that the running sequences take in this iteration
         self._closed = True  # no admission in this iteration
+        self._aside = False  # someone's blocks are loaded before it starts
 
     # What schedulers use
 
@@ -81,9 +88,10 @@ class Engine:
     def admit(self) -> Filling | None:
         """The next waiting request starts, if memory allows; None where it does not.
 
-        One that was swapped out decodes on and has nothing left to compute.
+        One that was swapped out decodes on and has nothing left to compute. One whose blocks are loaded first stands
+        aside: None, and who is next may be asked for in a plan anew.
         """
-        if self._closed:
+        if self._closed or not self.waiting:
             return None
         request = self.waiting.first()
         if request in self._swapped:
@@ -93,6 +101,9 @@ class Engine:
         tokens = prompt + made
         hits = self.holdings.take(request, tokens, prompt + self.output[request] - 1, self._kept())
         if hits < 0:
+            if hits == LOADING:
+                self._aside = True
+                heappush(self._returning, (self.holdings.ready(request), self.waiting.pop_first()))
             return None
         self.waiting.pop_first()
         return self._start(request, hits, tokens)
@@ -149,8 +160,11 @@ class Engine:
         """A request will come at a time that is not past."""
         heappush(self._returning, (time + self.surface.arrival, request))
 
-    def run(self, until: float = inf, events: float = inf) -> None:
-        """Plays every iteration that starts before `until`, or until so many events have happened in all."""
+    def run(self, until: float = inf, events: float = inf, once: bool = False) -> None:
+        """Plays every iteration that starts before `until`, or until so many events have happened in all.
+
+        `once` plays only as many as go by before anything changes.
+        """
         out, waiting, pending, pool, batch = self.outcome, self.waiting, self.pending, self.pool, self.batch
         while True:
             clock = self.clock
@@ -181,6 +195,8 @@ class Engine:
                 self._forward(until, self._listens)
             else:
                 self._step(until)
+            if once:
+                return
 
     def _arrive(self) -> None:
         clock, pending, returning = self.clock, self.pending, self._returning
@@ -196,7 +212,7 @@ class Engine:
         layout = self.pool.layout
         total = self.input[request] + self.output[request] - 1
         if total <= self._longest:
-            self.waiting.push(request)
+            (self.waiting.back if self.holdings.loading(request) else self.waiting.push)(request)
         elif layout.reserve and total > layout.reserve:
             self._refuse(request, f"{total:,} tokens are more than the {layout.reserve:,} that a sequence reserves")
         else:
@@ -217,11 +233,15 @@ class Engine:
                 self._closed = True
                 self._make_room()
         chunks, decode = self.scheduler.plan(self)
+        while self._aside and not chunks:
+            self._aside = False
+            chunks, decode = self.scheduler.plan(self)
+        self._aside = False
         if chunks:
             self._mixed(chunks, decode and batch.size > 0)
         elif batch.size:
             self._forward(until, not self._deaf(self))
-        else:
+        elif self.waiting:
             self._refuse(self.waiting.pop_first(), "the scheduler never starts it")
 
     def _forward(self, until: float, listening: bool) -> None:
@@ -301,7 +321,7 @@ class Engine:
         else:
             out.generated += self.output[request]
             self._left -= 1
-            self.holdings.free(request, self.input[request] + made)
+            self.holdings.free(request, self.input[request] + made, over=True)
             self._done(request)
 
     # Ends
@@ -314,7 +334,7 @@ class Engine:
             cache, _ = self.batch.leave(request)
             if self.pool.prefixes is not None:
                 self.holdings.share(request, cache)  # its chain may go on with the answer
-            self.holdings.free(request, cache)
+            self.holdings.free(request, cache, over=True)
         elif self._left:
             self.batch.retire(request)
         else:
@@ -371,3 +391,8 @@ class Engine:
         self.outcome.recomputed -= filling.left  # counted at its next start as a whole
         self.holdings.free(filling.request, filling.before + filling.left)
         self.waiting.back(filling.request)
+
+
+def _never(engine: Engine) -> bool:
+    """Every arrival changes something."""
+    return False

@@ -3,41 +3,76 @@
 from collections.abc import Sequence
 
 from archsim.serving.pool import Pool
+from archsim.serving.returning import Returns
+from archsim.serving.tiers import Load, Tiered
 from archsim.workload.requests import Chains
 
 NONE: list[int] = []
+NO_ROOM, LOADING = -1, -2
 
 
 class Holdings:
-    """Takes and gives memory for requests; `pool` counts it."""
+    """Takes and gives memory for requests; `pool` counts it. `returns` says whose blocks should stay."""
 
-    def __init__(self, pool: Pool, chains: Chains | None) -> None:
+    def __init__(self, pool: Pool, chains: Chains | None, returns: Returns | None = None) -> None:
         self.pool, self._chains = pool, chains if pool.prefixes is not None else None
+        self._returns = returns
+        self.tiers = pool.prefixes if isinstance(pool.prefixes, Tiered) else None
+        self._loads: dict[int, Load] = {}
+        self._preempted: set[int] = set()  # whose hits were counted before
         self._shared: dict[int, Sequence[int]] = {}
         self._own: dict[int, int] = {}
+
+    def loading(self, request: int) -> bool:
+        """Whether blocks are loaded for a request that has not started."""
+        return request in self._loads
+
+    def ready(self, request: int) -> float:
+        """When its blocks are there."""
+        return self._loads[request].done
 
     def take(self, request: int, tokens: int, final: int, kept: int) -> int:
         """Memory for a request of `tokens` that will have `final`, if `kept` units are left then.
 
-        The tokens found in the prefix cache, of which the last one of the request is none; -1 where memory has no room.
+        The tokens found in the prefix cache or loaded, of which the last one of the request is none; NO_ROOM where
+        memory has none, LOADING where more is worth being loaded first.
         """
         pool = self.pool
         own = pool.layout.reserved(tokens, final)
         shared = NONE if self._chains is None else self._found(self._chains[request], tokens)
         cache = pool.prefixes
-        if not shared or cache is None:
+        if cache is None:
             if own + kept > pool.free:
-                return -1
+                return NO_ROOM
             pool.take(own)
             self._own[request] = own
             return 0
         own -= len(shared) * cache.unit
         if own + cache.idle_among(shared) + kept > pool.free:
-            return -1
-        cache.use(shared)
+            return NO_ROOM
+        self._settle()
+        found = len(shared)
+        if self.tiers is not None and self._chains is not None:
+            load = self._loads.pop(request, None)
+            if load is not None:
+                found += self.tiers.credit(load, found, request not in self._preempted)
+            elif (load := self.tiers.fetch(self._chains[request], tokens, found)) is not None:
+                self._loads[request] = load
+                return LOADING
+        if shared:
+            cache.use(shared)
+            self._shared[request] = shared
         pool.take(own)
-        self._shared[request], self._own[request] = shared, own
-        return len(shared) * cache.block
+        self._own[request] = own
+        return found * cache.block
+
+    def _settle(self) -> None:
+        """What has grown too old goes, before anything else happens to the cache."""
+        cache = self.pool.prefixes
+        if cache is not None:
+            given = cache.settle()
+            if given:
+                self.pool.give(given)
 
     def _found(self, chain: Sequence[int], tokens: int) -> Sequence[int]:
         """Leading blocks in the prefix cache; the block of the last token is computed anew as a whole."""
@@ -60,15 +95,22 @@ class Holdings:
         cache = self.pool.prefixes
         if cache is None or self._chains is None:
             return
+        self._settle()
         used = self._shared.get(request, NONE)
         added = cache.add(self._chains[request][len(used) : prompt // cache.block])
         if added:
             self._shared[request] = [*used, *added]
             self._own[request] -= len(added) * cache.unit
 
-    def free(self, request: int, tokens: int) -> None:
-        """A request that has so many tokens in memory gives back its own units and its use of shared blocks."""
+    def free(self, request: int, tokens: int, over: bool = False) -> None:
+        """A request that has so many tokens in memory gives back its own units and its use of shared blocks.
+
+        One that is over may be said not to come back.
+        """
         pool = self.pool
+        if not over and self.tiers is not None:
+            self._preempted.add(request)
+        self._settle()
         own = self._own.pop(request)
         shared = self._shared.pop(request, NONE)
         if pool.layout.grows:
@@ -77,4 +119,5 @@ class Holdings:
                 own -= len(shared) * pool.prefixes.unit
         pool.give(own)
         if shared and pool.prefixes:
-            pool.prefixes.release(shared)
+            away = over and self._returns is not None and not self._returns.stays(request, pool.prefixes.clock())
+            pool.prefixes.release(shared, away)

@@ -8,6 +8,7 @@ import numpy as np
 
 from archsim.arrays import Array
 from archsim.serving.simulate import Played
+from archsim.serving.usage import Use, uses
 
 QUANTILES = (50, 90, 95, 99)
 LATENCIES = {
@@ -158,6 +159,26 @@ class Measures:
         begun = np.isfinite(self.played.begun)
         total = float(self.played.requests.input[begun].sum())
         return float(self.played.cached[begun].sum()) / total if total else np.nan
+
+    @property
+    def bound(self) -> float:
+        """The most that `hit_rate` can be: every leading block that was asked for before, by whomever, is found."""
+        asked, begun = self.played.requests, np.isfinite(self.played.begun)
+        total = float(asked.input[begun].sum())
+        if asked.chains is None or not total:
+            return float("nan")
+        seen: set[int] = set()
+        hits = 0
+        for request in np.flatnonzero(begun).tolist():
+            chain, most = asked.chains[request], (int(asked.input[request]) - 1) // asked.block
+            hits += min(next((place for place, name in enumerate(chain) if name not in seen), len(chain)), most)
+            seen.update(chain)
+        return hits * asked.block / total
+
+    @cached_property
+    def tiers(self) -> tuple[Use, ...]:
+        """What the prefix cache of the chips and every tier below did; nothing where prompts share nothing."""
+        return uses(self.played)
 
     def kept(self, targets: Targets) -> "np.typing.NDArray[np.bool_]":
         """The requests that meet all targets; one that did not finish meets none."""

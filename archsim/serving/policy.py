@@ -5,7 +5,52 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from archsim.catalog import StrictModel
-from archsim.fields import Count, FaultAt, Fraction
+from archsim.fields import Bandwidth, Bytes, Count, DollarsPerGB, FaultAt, Fraction, Seconds
+
+
+class TierFile(StrictModel):
+    """A memory below that of the chips, which takes what they evict. Defaults are those of its medium."""
+
+    medium: Literal["cpu", "ssd", "remote"]
+    capacity: Bytes | None = Field(
+        None, gt=0, description="of each replica, of all together where it is shared; default: no limit"
+    )
+    read: Bandwidth | None = Field(
+        None, gt=0, description="to the chips of a replica (cpu: to one chip); default: that of the medium"
+    )
+    write: Bandwidth | None = Field(None, gt=0, description="from the chips likewise; default: that of the medium")
+    latency: Seconds | None = Field(None, ge=0, description="of a transfer; default: that of the medium")
+    backlog: Seconds = Field(1.0, ge=0, description="of writes that may wait; a block beyond them is not kept")
+    shared: bool | None = Field(None, description="by all replicas; default: true for remote, else false")
+    ttl: Seconds | None = Field(None, gt=0, description="after which a block that is not used goes; default: never")
+    price: DollarsPerGB | None = Field(None, ge=0, description="of its memory; default: that of the medium")
+
+
+class EvictionFile(StrictModel):
+    """Which idle blocks leave the chips' memory first."""
+
+    policy: Literal["lru", "ttl", "return"] = Field(
+        "lru", description="the least recently used; also those older than `ttl`; first those of agents who leave"
+    )
+    ttl: Seconds | None = Field(None, gt=0, description="of `ttl`")
+    predictor: Literal["oracle", "trained"] = Field(
+        "oracle", description="of `return`: one that errs as told, or one trained on every second session"
+    )
+    precision: Fraction = Field(1.0, gt=0, description="of those an oracle names, the share that leaves")
+    recall: Fraction = Field(1.0, description="of those who leave, the share that an oracle names")
+    horizon: Seconds = Field(600.0, gt=0, description="who comes later than this, or never, leaves")
+    threshold: Fraction = Field(0.1, gt=0, description="chance to leave from which a trained one names")
+
+    @property
+    def told(self) -> bool:
+        """Whether it is anything but the least recently used."""
+        return self.policy != "lru"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "EvictionFile":
+        if (self.ttl is not None) != (self.policy == "ttl"):
+            raise FaultAt("`ttl` and `policy: ttl` go together", "ttl" if self.ttl is not None else "policy")
+        return self
 
 
 class KvFile(StrictModel):
@@ -16,11 +61,15 @@ class KvFile(StrictModel):
     reserve: Count | None = Field(
         None, description="tokens that each sequence reserves when contiguous; default: its own final length"
     )
+    tiers: tuple[TierFile, ...] = Field((), max_length=8, description="memories below, the fastest first")
+    eviction: EvictionFile = EvictionFile()
 
     @model_validator(mode="after")
     def _consistent(self) -> "KvFile":
         if self.reserve is not None and self.allocation == "paged":
             raise FaultAt("paged memory reserves nothing; say `allocation: contiguous`", "reserve")
+        if self.tiers and self.allocation == "contiguous":
+            raise FaultAt("contiguous memory shares no blocks that a tier could keep; leave `allocation` out", "tiers")
         return self
 
 

@@ -4,8 +4,7 @@ Where every layer caches every token a unit is a block. Where some layers hold a
 block weighs less once a sequence is past the window.
 """
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -14,6 +13,7 @@ from math import ceil, inf
 from archsim.arrays import array
 from archsim.mapping.memory import kv_bytes, memory_plan
 from archsim.mapping.place import Deployment
+from archsim.serving.eviction import Gone, Order
 from archsim.serving.speculation import Speculation
 from archsim.workload.model import Recurrent
 
@@ -108,13 +108,16 @@ def layout_of(
 class Prefixes:
     """Blocks of prompts by the hash of their chain, kept after use until memory is needed: LRU, tails before heads.
 
-    `unit` is what a block takes of the pool, `block` its tokens. Tiers below extend `lookup` and `dropped`.
+    `unit` is what a block takes of the pool, `block` its tokens. Those idle for `ttl` seconds are no longer there;
+    `clock` tells the time. Tiers below extend `dropped` and `settle`.
     """
 
-    def __init__(self, block: int, unit: int) -> None:
+    def __init__(self, block: int, unit: int, ttl: float = inf) -> None:
         self.block, self.unit = block, unit
+        self.clock: Callable[[], float] = float
+        self.order = Order(ttl)
         self._users: dict[int, int] = {}
-        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._settled = 0.0
 
     @property
     def held(self) -> int:
@@ -124,13 +127,19 @@ class Prefixes:
     @property
     def idle(self) -> int:
         """Units that nobody uses and that can be had back."""
-        return len(self._idle) * self.unit
+        return len(self.order) * self.unit
 
     def lookup(self, chain: Sequence[int]) -> int:
         """Leading blocks of a chain that are here: none beyond the first that is not."""
-        users = self._users
+        users, order = self._users, self.order
+        if order.ttl == inf:
+            for place, name in enumerate(chain):
+                if name not in users:
+                    return place
+            return len(chain)
+        now = self.clock()
         for place, name in enumerate(chain):
-            if name not in users:
+            if name not in users or (not users[name] and order.old(name, now)):
                 return place
         return len(chain)
 
@@ -140,11 +149,18 @@ class Prefixes:
 
     def use(self, chain: Sequence[int]) -> None:
         """Someone uses these blocks; they stay."""
-        users, idle = self._users, self._idle
+        users, order, now = self._users, self.order, self.clock()
         for name in chain:
             if not users[name]:
-                del idle[name]
+                order.remove(name, now)
             users[name] += 1
+
+    def touch(self, chain: Sequence[int]) -> None:
+        """Someone will use these blocks: those that are idle go last."""
+        now = self.clock()
+        for name in reversed(chain):
+            if not self._users[name]:
+                self.order.again(name, now)
 
     def add(self, chain: Sequence[int]) -> list[int]:
         """Keeps computed blocks, in use by their maker; those that another made meanwhile are left out."""
@@ -154,26 +170,31 @@ class Prefixes:
             users[name] = 1
         return added
 
-    def release(self, names: Sequence[int]) -> None:
-        """Their user is done: the tail of a chain will go before its head."""
-        users, idle = self._users, self._idle
+    def release(self, names: Sequence[int], leaves: bool = False) -> None:
+        """Their user is done: the tail of a chain will go before its head, and all before others if the user leaves."""
+        users, order, now = self._users, self.order, self.clock()
         for name in reversed(names):
             users[name] -= 1
             if not users[name]:
-                idle[name] = None
+                order.put(name, now, leaves)
 
     def evict(self, units: int) -> int:
         """Gives back at least so many units, if there are as many idle ones; how many it gave."""
-        given = 0
-        while given < units and self._idle:
-            name, _ = self._idle.popitem(last=False)
-            del self._users[name]
-            self.dropped(name)
-            given += self.unit
-        return given
+        return self._drop(self.order.pop(-(-units // self.unit), self.clock(), self._settled))
 
-    def dropped(self, name: int) -> None:
-        """A block leaves this memory."""
+    def settle(self) -> int:
+        """Drops what has been idle for too long; units given back. Called when a request changes something."""
+        self._settled = now = self.clock()
+        return self._drop(self.order.expired(now)) if self.order.ttl < inf else 0
+
+    def _drop(self, gone: list[Gone]) -> int:
+        for name, _, _ in gone:
+            del self._users[name]
+        self.dropped(gone)
+        return len(gone) * self.unit
+
+    def dropped(self, gone: list[Gone]) -> None:
+        """Blocks leave this memory."""
 
 
 @dataclass(eq=False)

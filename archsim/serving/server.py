@@ -9,6 +9,7 @@ import numpy as np
 from archsim.arrays import Array, array
 from archsim.catalog import Mark
 from archsim.mapping.place import Deployment
+from archsim.serving.media import eviction_of, host_link, levels_of
 from archsim.serving.outcome import Swap
 from archsim.serving.policy import ServingFile
 from archsim.serving.pool import layout_of
@@ -17,8 +18,6 @@ from archsim.serving.simulate import Server
 from archsim.serving.speculation import Speculation
 from archsim.serving.surface import Surface, surface
 from archsim.workload.requests import Requests
-
-HOST_LINK = 25e9  # B/s to the host where the chip file has no link: PCIe 4 x16, less protocol
 
 
 def server_of(
@@ -46,9 +45,20 @@ def server_of(
     found = scheduler(policy.scheduler, most, tokens, mark)
     longest = tokens if policy.scheduler == "chunked" else max(tokens, int(requests.input.max(initial=1)))
     made = surface(one, most, _contexts(requests), -(-longest // ranks), seed, speculation)
-    swap = Swap(unit / _host_link(d)) if policy.preemption == "swap" else None
+    swap = Swap(unit / host_link(d)) if policy.preemption == "swap" else None
     return Server(
-        made, layout, units, found, unit, replicas, policy.router, policy.prefix_cache, swap, policy.watermark
+        made,
+        layout,
+        units,
+        found,
+        unit,
+        replicas,
+        policy.router,
+        policy.prefix_cache,
+        swap,
+        policy.watermark,
+        levels_of(one, policy, layout, unit, requests.block),
+        eviction_of(policy.kv.eviction, requests, seed),
     )
 
 
@@ -58,11 +68,6 @@ def _contexts(requests: Requests) -> tuple[float, float]:
         return 64.0, 4096.0
     low, high = np.percentile(requests.input, 5), np.percentile(requests.input + requests.output, 99)
     return max(float(low), 32.0), max(float(high), 64.0)
-
-
-def _host_link(d: Deployment) -> float:
-    link = d.chip.links.get("host")
-    return float(link.bandwidth.min()) if link is not None else HOST_LINK
 
 
 def decode_seconds(server: Server, log: Mapping[str, Array]) -> Array:

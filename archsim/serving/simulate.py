@@ -10,11 +10,14 @@ import numpy as np
 from archsim.arrays import Array
 from archsim.serving.cluster import Cluster, Router
 from archsim.serving.engine import Engine
+from archsim.serving.eviction import LRU, Eviction
 from archsim.serving.following import Clients, Sessions, sticky
 from archsim.serving.outcome import COLUMNS, Outcome, Swap
 from archsim.serving.pool import Layout, Pool, Prefixes
+from archsim.serving.returning import Returns
 from archsim.serving.schedulers import Scheduler
 from archsim.serving.surface import Surface
+from archsim.serving.tiers import Level, Recompute, Tier, Tiered, below
 from archsim.workload.requests import Requests
 
 ROUTERS = ("round-robin", "least-loaded", "prefix-affine", "session-affine")
@@ -27,7 +30,8 @@ class Server:
     """What serves: the surface and memory of one replica, how many there are, and the policies.
 
     `units` are the units of KV memory of a replica, `unit` the bytes of one. `swap` preempts to the host at so many
-    seconds a unit; without it what is preempted is computed again. `caching` keeps prefixes.
+    seconds a unit; without it what is preempted is computed again. `caching` keeps prefixes, `tiers` what `eviction`
+    drives out.
     """
 
     surface: Surface
@@ -40,6 +44,13 @@ class Server:
     caching: bool = True
     swap: Swap | None = None
     watermark: float = 0.01
+    tiers: tuple[Level, ...] = ()
+    eviction: Eviction = LRU
+
+    @property
+    def shares(self) -> bool:
+        """Whether replicas share a memory, so that they must go through time together."""
+        return self.replicas > 1 and any(level.shared for level in self.tiers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +95,9 @@ def simulate(
     `plain` goes iteration by iteration. `progress` is told the share of requests that are over, now and then.
     """
     outcome = Outcome.of(len(requests))
-    engines = [_engine(requests, server, outcome, plain) for _ in range(server.replicas)]
+    returns = server.eviction.returns(requests)
+    tiers = below(server.tiers, server.replicas)
+    engines = [_engine(requests, server, outcome, plain, own, returns) for own in tiers]
     collecting = gc.isenabled()
     gc.disable()  # a run makes many objects and no cycles of them: looking for these is a third of its time
     try:
@@ -110,10 +123,13 @@ def _run(
     told = _told(outcome, len(requests), progress)
     if requests.clients:
         _each(engines, Clients(requests, engines, outcome).ended)
-        _play(engines, outcome, seconds, events, told)
+        if server.shares:
+            Cluster(engines, lambda _: engines[0], outcome, strict=True).run(seconds, events, True, told)
+        else:
+            _play(engines, outcome, seconds, events, told)
         return
     starts = _starts(requests, outcome)
-    if server.replicas > 1 and server.router != "round-robin":
+    if server.shares or (server.replicas > 1 and server.router != "round-robin"):
         _together(requests, server, engines, starts, seconds, events, told)
         return
     if requests.after:
@@ -166,22 +182,32 @@ def _together(
 ) -> None:
     """All replicas in one time, behind a router that looks at them."""
     outcome = engines[0].outcome
-    cluster = Cluster(engines, Router(server.router, requests, engines).choose, outcome)
+    cluster = Cluster(engines, Router(server.router, requests, engines).choose, outcome, server.shares)
     cluster.coming = [(outcome.arrived[request], request) for request in starts]  # in order: a heap already
     if requests.after:
         _each(engines, Sessions(requests, outcome, cluster.send).ended)
-    cluster.run(seconds, events, bool(requests.after), told)
+    cluster.run(seconds, events, bool(requests.after) or server.shares, told)
 
 
-def _engine(requests: Requests, server: Server, outcome: Outcome, plain: bool) -> Engine:
-    layout = server.layout
+def _engine(
+    requests: Requests,
+    server: Server,
+    outcome: Outcome,
+    plain: bool,
+    tiers: Sequence[Tier],
+    returns: Returns | None,
+) -> Engine:
+    layout, ttl, watermark = server.layout, server.eviction.ttl, server.watermark
     if server.scheduler.whole and layout.reserve is None:
         layout = replace(layout, reserve=0)
     prefixes = None
     if requests.chains is not None and not uncached(requests, server):
-        prefixes = Prefixes(requests.block, requests.block // layout.block * layout.levels[-1])
+        prefixes = Prefixes(requests.block, requests.block // layout.block * layout.levels[-1], ttl)
+        if tiers:
+            recompute = Recompute(server.surface, server.scheduler.max_tokens)
+            prefixes = Tiered(prefixes.block, prefixes.unit, tiers, recompute, ttl)
     pool = Pool(layout, server.units, prefixes)
-    return Engine(requests, server.surface, pool, server.scheduler, outcome, plain, server.swap, server.watermark)
+    return Engine(requests, server.surface, pool, server.scheduler, outcome, plain, server.swap, watermark, returns)
 
 
 def uncached(requests: Requests, server: Server) -> str:

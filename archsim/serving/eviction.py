@@ -1,0 +1,94 @@
+"""Which idle blocks go first: the least recently used, those too old, those whose agent is said to stay away."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from math import inf
+
+from archsim.serving.returning import Predictor, Returns, Verdicts
+from archsim.workload.requests import Requests
+
+Gone = tuple[int, bool, float]  # a block, whether its agent is said to leave, and when it went (s)
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """A policy: idle blocks go after `ttl` seconds; with a predictor, those of agents who leave go before all others.
+
+    An agent is said to leave where its chance to is at least `threshold`.
+    """
+
+    ttl: float = inf
+    predictor: Predictor | None = None
+    threshold: float = 0.5
+
+    def returns(self, requests: Requests) -> Returns | None:
+        """What it says of these requests; None where it says nothing."""
+        return None if self.predictor is None else Verdicts(self.predictor, requests, self.threshold)
+
+
+LRU = Eviction()
+
+
+class Order:
+    """Idle blocks of a memory in the order in which they go: those said to leave, then the least recently used.
+
+    `leaving` and `resting` hold blocks by name, with the time (s) since when; `held` counts block-seconds of what has
+    left.
+    """
+
+    def __init__(self, ttl: float = inf) -> None:
+        self.ttl, self.held = ttl, 0.0
+        self.leaving: OrderedDict[int, float] = OrderedDict()
+        self.resting: OrderedDict[int, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Blocks in it."""
+        return len(self.leaving) + len(self.resting)
+
+    def put(self, name: int, time: float, leaves: bool = False) -> None:
+        """A block becomes idle, or is used again in passing."""
+        (self.leaving if leaves else self.resting)[name] = time
+
+    def remove(self, name: int, time: float) -> None:
+        """A block is no longer idle here."""
+        since = self.resting.pop(name, None)
+        self.held += time - (self.leaving.pop(name) if since is None else since)
+
+    def again(self, name: int, time: float, leaves: bool = False) -> None:
+        """A block that is here counts as used now."""
+        self.remove(name, time)
+        self.put(name, time, leaves)
+
+    def pop(self, count: int, time: float, gone: float) -> list[Gone]:
+        """Takes out so many that go next, if there are as many; they count as gone at a time of their own."""
+        found: list[Gone] = []
+        for order, leaves in ((self.leaving, True), (self.resting, False)):
+            while order and len(found) < count:
+                name, since = order.popitem(last=False)
+                self.held += time - since
+                found.append((name, leaves, gone))
+        return found
+
+    def old(self, name: int, time: float) -> bool:
+        """Whether a block has been idle for too long."""
+        since = self.resting.get(name)
+        return (self.leaving[name] if since is None else since) + self.ttl <= time
+
+    def expired(self, time: float) -> list[Gone]:
+        """Takes out what has been idle for too long, and when that was."""
+        found: list[Gone] = []
+        for order, leaves in ((self.leaving, True), (self.resting, False)):
+            while order:
+                name, since = next(iter(order.items()))
+                if since + self.ttl > time:
+                    break
+                del order[name]
+                self.held += self.ttl
+                found.append((name, leaves, since + self.ttl))
+        return found
+
+    def until(self, time: float) -> float:
+        """Block-seconds held up to a time, those of what is still here among them."""
+        return self.held + sum(
+            max(time - since, 0.0) for order in (self.leaving, self.resting) for since in order.values()
+        )
