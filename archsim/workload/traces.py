@@ -19,7 +19,7 @@ from archsim.workload.traceagents import block_of, folder
 from archsim.workload.tracelines import BAILIAN_BLOCK, MOONCAKE_BLOCK, Bailian, lines_of, mooncake
 from archsim.workload.tracerows import Columns, Rows, chunked
 from archsim.workload.tracetables import ALIASES, azure, burst, plain, steps, table
-from archsim.yamlmarks import Fault, shown
+from archsim.yamlmarks import Fault, note, shown
 
 KNOWN = (
     "CSV with columns TIMESTAMP,ContextTokens,GeneratedTokens (Azure), Timestamp,Request tokens,Response tokens "
@@ -82,6 +82,8 @@ def _recorded(columns: Columns, form: Format, name: str) -> Requests:
 def _opened(place: Path) -> Iterator[tuple[Rows, Format]]:
     """The rows of a trace, and its format."""
     try:
+        for file in sorted(place.iterdir()) if place.is_dir() else [place]:
+            note(file)
         if place.is_dir():
             yield _folder(place)
             return
