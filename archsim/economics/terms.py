@@ -1,10 +1,11 @@
 """The terms of a cost: every default visible, settable in a scenario, and shown in the report."""
 
-from math import expm1, log1p
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
+from archsim.arrays import Array, array
 from archsim.catalog import StrictModel
 from archsim.fields import Dollars, DollarsPerHour, DollarsPerKWh, Fraction, NonNegative, Positive, Watts
 
@@ -35,6 +36,9 @@ class Terms(StrictModel):
     )
 
 
-def recovery_factor(interest: float, years: float) -> float:
-    """Share of capital to pay a year: r / (1 - (1 + r)^-n), or 1 / n without interest."""
-    return 1.0 / years if interest == 0.0 else -interest / expm1(-years * log1p(interest))
+def recovery_factor(interest: float | Array, years: float | Array) -> Array:
+    """Share of capital to pay a year: r / (1 - (1 + r)^-n), or 1 / n without interest; numbers or arrays."""
+    r, n = array(interest), array(years)
+    free = r == 0.0
+    owed = np.where(free, 1.0, r)
+    return np.where(free, 1.0 / n, -owed / np.expm1(-n * np.log1p(owed)))

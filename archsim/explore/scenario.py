@@ -41,6 +41,7 @@ from archsim.workload.traffic import TrafficFile
 from archsim.yamlmarks import shown
 
 NUMBERS = ("batch", "context", "input", "output", "cached", "skew")
+PARTS = {"economics": "terms", "prices": "prices", "slo": "slo"}  # what else has numbers that arrays may replace
 EXPERT_SKEW = 1.2  # exponent of expert popularity that explains measured decode of five MoE families
 
 
@@ -305,9 +306,9 @@ def _numbers(value: int | tuple[int, ...] | None) -> Array | None:
 def with_fields(scenario: Scenario, fields: Mapping[str, Array]) -> Scenario:
     """A copy of a scenario with numbers replaced by arrays.
 
-    Names are those of NUMBERS, `chips`, or `chip.` and `split.` followed by a field, such as
-    `chip.memory.bandwidth` (SI units); of two pools also `pools.NAME.chip.` and so on, `links.latency` and
-    `links.bandwidth`. Raises KeyError naming what exists.
+    Names are those of NUMBERS, `chips`, or `chip.`, `split.`, `economics.`, `prices.` and `slo.` followed by a field,
+    such as `chip.memory.bandwidth` (SI units, but prices as files keep them: USD/h, USD/kWh, USD/Mtok); of two pools
+    also `pools.NAME.chip.` and so on, `links.latency` and `links.bandwidth`. Raises KeyError naming what exists.
     """
     for name, value in fields.items():
         head, _, rest = name.partition(".")
@@ -317,6 +318,30 @@ def with_fields(scenario: Scenario, fields: Mapping[str, Array]) -> Scenario:
             scenario = replace(scenario, system=changed(scenario.system, name, value))
         elif head == "split" and rest:
             scenario = replace(scenario, split=with_value(scenario.split, (rest,), value))
+        elif head in PARTS:
+            scenario = _with_part(scenario, head, rest, value)
         else:
-            raise KeyError(f"no field {name!r}; there are {', '.join(NUMBERS)}, chips, chip.* and split.*")
+            known = ", ".join((*NUMBERS, "chips", "chip.*", "split.*", *(f"{part}.*" for part in PARTS)))
+            raise KeyError(f"no field {name!r}; there are {known}")
     return scenario
+
+
+def _with_part(scenario: Scenario, head: str, name: str, value: Array) -> Scenario:
+    """A copy with a number of `economics`, `prices` or `slo` replaced; one that has no value keeps its type."""
+    part = getattr(scenario, PARTS[head])
+    if part is None or name not in type(part).model_fields:
+        have = f"there are {', '.join(type(part).model_fields)}" if part is not None else f"the scenario has no {head}"
+        raise KeyError(f"no field '{head}.{name}'; {have}")
+    new: object = float(value.ravel()[0]) if value.size == 1 else value
+    changes: dict[str, Any] = {PARTS[head]: part.model_copy(update={name: new})}
+    if head == "economics" and not _own_terms(scenario, name):
+        changes["partner_terms"] = scenario.partner_terms.model_copy(update={name: new})
+    return replace(scenario, **changes)
+
+
+def _own_terms(scenario: Scenario, name: str) -> bool:
+    """Whether the other pool is paid for on terms of its own, which a change of the scenario's leaves alone."""
+    if scenario.partner is None or name in ("rent", "capital"):
+        return True
+    data = {} if scenario.marks is None else scenario.marks.data.get("pools", {}).get(scenario.partner.name, {})
+    return data.get("economics") is not None

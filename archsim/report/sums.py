@@ -214,7 +214,7 @@ def _chip_lines(point: Point, rate: Rate, terms: Terms) -> list[Line]:
         ]
     capital = terms.capital if terms.capital is not None else single(price.system) if price.system is not None else 0.0
     yearly = named("capital", capital, "USD") / (named("hours a year", YEAR_HOURS) * used)
-    factor = named("recovery", recovery_factor(terms.interest, terms.years))
+    factor = named("recovery", single(recovery_factor(terms.interest, terms.years)))
     watts = (
         named("board", single(point.alone.answer.power), "power") + named("overhead", terms.overhead, "power")
     ) * named("PUE", terms.pue)
