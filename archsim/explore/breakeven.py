@@ -87,7 +87,12 @@ def varied_in(name: str) -> str:
 
 
 def breakeven(
-    first: Scenario, second: Scenario, mode: str, name: str, values: Array, output: str = "cost_per_token",
+    first: Scenario,
+    second: Scenario,
+    mode: str,
+    name: str,
+    values: Array,
+    output: str = "cost_per_token",
     varied: str | None = None,
 ) -> Breakeven:
     """Where two designs change places along a field, looked for between all neighbours of `values`.
@@ -108,8 +113,17 @@ def breakeven(
         brackets = points.brackets()
     crossings = tuple(points.crossing(pair) for pair in brackets)
     return Breakeven(
-        first, second, field, varied, output, mode, points.values, (points.first, points.second), points.standings,
-        crossings, points.reasons,
+        first,
+        second,
+        field,
+        varied,
+        output,
+        mode,
+        points.values,
+        (points.first, points.second),
+        points.standings,
+        crossings,
+        points.reasons,
     )
 
 
@@ -136,7 +150,9 @@ class _Looked:
 
     def at(self, values: Array) -> "_Points":
         """Both designs at values of the field."""
-        first, second = (self._design(item, side, values) for item, side in ((self.first, "first"), (self.second, "second")))
+        first, second = (
+            self._design(item, side, values) for item, side in ((self.first, "first"), (self.second, "second"))
+        )
         outputs = [np.broadcast_to(found.usable(self.output), values.shape) for found in (first, second)]
         reasons = tuple(_reasons(found, values.size) for found in (first, second))
         standings = _standings(outputs[0], outputs[1], self.output in BETTER_MORE)
@@ -194,7 +210,9 @@ class _Points:
         if np.isfinite(gaps).all() and gaps[0] != gaps[1]:
             value = low + (high - low) * gaps[0] / (gaps[0] - gaps[1])
             jumps = min(abs(gaps[0]), abs(gaps[1])) > 1e-3 * abs(first[0])
-        return Crossing(low, high, value, int(self.standings[pair]), int(self.standings[pair + 1]), first, second, jumps)
+        return Crossing(
+            low, high, value, int(self.standings[pair]), int(self.standings[pair + 1]), first, second, jumps
+        )
 
 
 def settled(found: Breakeven) -> str:
@@ -208,7 +226,8 @@ def settled(found: Breakeven) -> str:
         return "they tie everywhere in the range"
     ratio = found.ratio
     nearest = int(np.argmin(np.abs(np.log(ratio))))
-    return f"{STANDINGS[standing]} everywhere in the range; nearest at {found.values[nearest]:.6g}, a ratio of {ratio[nearest]:.4g}"
+    at, least = found.values[nearest], ratio[nearest]
+    return f"{STANDINGS[standing]} everywhere in the range; nearest at {at:.6g}, a ratio of {least:.4g}"
 
 
 def check_output(name: str) -> None:

@@ -100,7 +100,9 @@ def changed_values(known: Mapping[str, Field], variants: Sequence[tuple[tuple[st
 def _grown(value: float, factor: float, whole: bool) -> float:
     if not whole:
         return value * factor
-    return max(round(value * factor), value + 1.0) if factor > 1.0 else max(min(round(value * factor), value - 1.0), 1.0)
+    return (
+        max(round(value * factor), value + 1.0) if factor > 1.0 else max(min(round(value * factor), value - 1.0), 1.0)
+    )
 
 
 def _among(field: str, part: str) -> bool:

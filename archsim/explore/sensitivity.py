@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archsim.arrays import Array
+from archsim.arrays import Array, array
 from archsim.economics.terms import HOUR, YEAR_HOURS, Terms, recovery_factor
 from archsim.explore.axes import Field, fields_of
 from archsim.explore.resources import Resource, changed_values, chip_fields, resources
@@ -32,7 +32,10 @@ class Nothing(ValueError):
 
 @dataclass(frozen=True)
 class Sides:
-    """A metric with less and with more of a field, and the elasticity on either side and across; NaN where none fits."""
+    """A metric with less and with more of a field, and the elasticity on either side and across.
+
+    NaN where nothing fits.
+    """
 
     low: float
     high: float
@@ -60,10 +63,11 @@ class Gain:
     """What more of a resource does: the metric then, and what it is worth for one chip.
 
     `rent` (USD/h) or `capital` (USD, the all-in price that comes to as much over the life of a chip), paid on top for
-    each chip, leave the cost per token as it was.
+    each chip, leave the cost per token as it was. `kept`: the SLO holds.
     """
 
     value: float
+    kept: bool
     rent: float
     capital: float
 
@@ -142,7 +146,7 @@ def sensitivity(
     ]
     first = 1 + len(sides)
     worths = [
-        Worth(item, factor, *(_gain(found, output, best, item, row, mode) for found in (own, anew)), *_choice(anew, row))
+        _worth(own, anew, output, best, item, row, factor, mode)
         for row, (item, (_, factor)) in enumerate(zip(wanted, grown, strict=True), first)
     ]
     base = float(own.metrics[output][0])
@@ -194,6 +198,14 @@ def _slope(after: float, before: float, distance: float) -> float:
     return float(np.log(after / before) / distance)
 
 
+def _worth(
+    own: Answers, anew: Answers, output: str, best: Scenario, item: Resource, row: int, factor: float, mode: str
+) -> Worth:
+    """The worth of a resource that is more in a row."""
+    gains = [_gain(found, output, best, item, row, mode) for found in (own, anew)]
+    return Worth(item, factor, gains[0], gains[1], *_choice(anew, row))
+
+
 def _gain(found: Answers, output: str, best: Scenario, resource: Resource, row: int, mode: str) -> Gain:
     """What a variant gives, and what that is worth for one chip of the resource's pool."""
     value, cost = (float(_values(found, name)[row]) for name in (output, "cost_per_token"))
@@ -201,13 +213,14 @@ def _gain(found: Answers, output: str, best: Scenario, resource: Resource, row: 
     tokens = sum(float(found.metrics[name][row]) for name in rates)
     chips, terms = _pool(best, resource)
     slack = (float(found.metrics["cost_per_token"][0]) - cost) / 1e6 * tokens * HOUR / chips
-    rent = slack * terms.utilization
-    return Gain(value, rent, rent / yearly_share(terms))
+    rent = slack * float(array(terms.utilization).ravel()[0])
+    return Gain(value, bool(found.kept[row]), rent, rent / yearly_share(terms))
 
 
 def yearly_share(terms: Terms) -> float:
     """USD an hour, at full use, that a dollar of all-in price costs: its capital recovery and operation."""
-    return (recovery_factor(terms.interest, terms.years) + terms.operation) / YEAR_HOURS
+    yearly = recovery_factor(terms.interest, terms.years) + terms.operation
+    return float(array(yearly).ravel()[0]) / YEAR_HOURS
 
 
 def _pool(scenario: Scenario, resource: Resource) -> tuple[float, Terms]:

@@ -5,12 +5,12 @@ splits and the batches that the scenario lists; a steady answer among splits and
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from archsim.arrays import Array, array
+from archsim.arrays import Array
 from archsim.explore.evaluate import most_clients
 from archsim.explore.result import Result, objective, scalar_scenario
 from archsim.explore.run import run
@@ -26,7 +26,7 @@ class Answers:
     """What each of V variants answers at its best plan: metrics by name, NaN where nothing fits.
 
     `kept` says where the SLO holds (everywhere where there is none), `batch` the sequences or clients, `plan` the
-    degrees of the split, `reason` why nothing fits, empty where something does. `anew`: the plan was chosen, not given.
+    degrees of the split, `reason` why nothing fits, empty where something does. `anew`: there was a choice.
     """
 
     metrics: Mapping[str, Array]
@@ -54,9 +54,11 @@ def answers(scenario: Scenario, mode: str, fields: Mapping[str, Array], metrics:
     """
     count = max((value.size for value in fields.values()), default=1)
     known = {name: np.broadcast_to(value.ravel(), (count,)) for name, value in fields.items()}
+    if mode == "steady" and "batch" in known:
+        return _priced(scenario, mode, known, metrics)
     if mode == "steady":
-        return _searched(scenario, known, metrics, count) if "batch" not in known else _priced(scenario, mode, known, metrics)
-    context = scenario.context if "context" not in known else known["context"]
+        return _searched(scenario, known, metrics, count)
+    context = known.get("context", scenario.context)
     if context is None or ("batch" not in known and scenario.batch is None):
         raise ValueError("the step answer needs `batch` and `context`")
     if "context" not in known and context.size > 1:
@@ -72,11 +74,6 @@ def fixed(scenario: Scenario, mode: str) -> Scenario | None:
     if not best.feasible.all():
         return None
     return scalar_scenario(run(scenario, mode, {"batch": best.batch}), 0)
-
-
-def with_context(scenario: Scenario, context: float) -> Scenario:
-    """The scenario with one context."""
-    return replace(scenario, context=array(context))
 
 
 def _searched(scenario: Scenario, known: Mapping[str, Array], metrics: Sequence[str], count: int) -> Answers:
@@ -100,7 +97,7 @@ def _between(low: Array, best: Array, high: Array) -> Array:
     """Whole numbers from low to high, evenly on both sides of the best; the rows of all variants have one length."""
     shares = np.linspace(0.0, 1.0, FINE)
     sides = low + shares[:, None] * (best - low), best + shares[:, None] * (high - best)
-    return np.round(np.concatenate(sides)).T
+    return np.asarray(np.round(np.concatenate(sides)).T, dtype=np.float64)
 
 
 def _priced(scenario: Scenario, mode: str, known: Mapping[str, Array], metrics: Sequence[str]) -> Answers:
@@ -126,7 +123,7 @@ def _part(result: Result, each: int, metrics: Sequence[str]) -> Answers:
     index = np.arange(len(best)) * each + best
 
     def at(item: Array) -> Array:
-        return np.broadcast_to(item, result.shape).ravel()[index]
+        return np.asarray(np.broadcast_to(item, result.shape).ravel()[index])
 
     feasible = result.feasible.ravel()[index]
     return Answers(
@@ -135,7 +132,7 @@ def _part(result: Result, each: int, metrics: Sequence[str]) -> Answers:
         at(result.pick(result.answer.batch)),
         {name: at(result.pick(value)) for name, value in result.scenario.split.named().items()},
         tuple("" if fits else result.reason_at(int(i)) for fits, i in zip(feasible, index, strict=True)),
-        result.scenario.mapper is not None,
+        result.scenario.mapper is not None or each > 1,
     )
 
 
