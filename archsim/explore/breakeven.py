@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from archsim.arrays import Array
+from archsim.arrays import Array, array
 from archsim.explore.axes import Field, fields_of
 from archsim.explore.result import METRICS
 from archsim.explore.scenario import Scenario
-from archsim.explore.sensitivity import metric_name
+from archsim.explore.sensitivity import ends_of, metric_name
 from archsim.explore.variants import Answers, answers
+from archsim.explore.vary import read_axis
 from archsim.units import did_you_mean
 
 SCAN = 65  # values of the first look, where the range does not say how many
@@ -84,6 +85,22 @@ def field_of(first: Scenario, second: Scenario, name: str, varied: str) -> Field
 def varied_in(name: str) -> str:
     """In which designs a field is varied unless it is said: one of chips or money in the first, others in both."""
     return "first" if name.partition(".")[0] in ALL_OF_A_DESIGN else "both"
+
+
+def looked_at(text: str, scenario: Scenario) -> tuple[str, Array]:
+    """The field of `FIELD=LOW..HIGH` and the values of the first look, as many as it says or SCAN.
+
+    Raises VaryError for what cannot be read, ValueError for what is no range of numbers.
+    """
+    axis = read_axis(text, scenario)
+    low, high = ends_of(axis)
+    numbers = array(axis.numbers)
+    if not low < high:
+        raise ValueError(f"--vary {text}: give a range, such as {axis.name}=LOW..HIGH")
+    if ":" in text or (numbers.size > 2 and numbers.size <= 2 * SCAN and "," in text):
+        return axis.name, numbers
+    spread = np.geomspace(low, high, SCAN) if low > 0 and high >= 50 * low else np.linspace(low, high, SCAN)
+    return axis.name, np.unique(np.round(spread)) if fields_of(scenario)[axis.name].whole else spread
 
 
 def breakeven(

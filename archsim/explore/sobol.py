@@ -7,6 +7,7 @@ on a scrambled Sobol sequence (`scipy.stats.sobol_indices`), with bootstrapped e
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -62,6 +63,12 @@ class Indices:
     low: float
     high: float
     evaluations: int
+
+
+def ready() -> None:
+    """Raises ValueError where the library that estimates indices is not installed."""
+    if find_spec("scipy") is None:
+        raise ValueError("Sobol indices need scipy, which is not installed: pip install 'archsim[explore]'")
 
 
 def _error(share: Array, low: float, high: float) -> Array:
