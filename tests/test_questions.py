@@ -248,7 +248,7 @@ def test_designs_that_never_change_places_say_why() -> None:
     result = breakeven(bertha, h100, "step", "batch", np.arange(1.0, 65.0))
     assert not result.crossings and "everywhere" in settled(result)
     small = breakeven(bertha, h100, "step", "chip.memory.capacity", np.linspace(5e9, 6e9, 5))
-    assert not small.crossings and settled(small) == "only the second fits anywhere in the range"
+    assert not small.crossings and settled(small) == "only the second is usable anywhere in the range"
     assert set(small.reasons[0]) == {"memory"}
 
 

@@ -58,7 +58,7 @@ def sensitivity(
     seed: Annotated[int, typer.Option(min=0, help="Of --sobol.")] = 0,
     same_plan: Annotated[
         bool,
-        typer.Option("--same-plan", help="With --sobol: keep the plan that is best now, not the best of each sample."),
+        typer.Option("--same-plan", help="With --sobol: keep the plan that is best now at every sample."),
     ] = False,
     html: Html = None,
     json: Json = None,
@@ -67,15 +67,14 @@ def sensitivity(
     """What an answer hangs on: elasticities to every number of the chips, and what more of each is worth."""
     with refusals():
         from archsim import api
-        from archsim.explore.sensitivity import Nothing, tornado
+        from archsim.explore.sensitivity import Nothing, number_axes, tornado
         from archsim.explore.sensitivity import sensitivity as ask
-        from archsim.explore.vary import read_axes
         from archsim.report import hangs_on
         from archsim.report import output as files
 
         _places(html, json)
         loaded = api.load(scenario)
-        axes = read_axes(vary or [], loaded)
+        axes = number_axes(vary or [], loaded)
         if sobol:
             from archsim.explore.sobol import ready
 
@@ -119,13 +118,9 @@ def breakeven(
     second: Annotated[str, typer.Argument(metavar="SCENARIO", help="The one that it is compared with.")],
     vary: Annotated[
         str,
-        typer.Option(
-            metavar="FIELD=LOW..HIGH", help="The field and its range, such as economics.capital=2000..20000USD."
-        ),
+        typer.Option(metavar="FIELD=LOW..HIGH", help="The field and its range: economics.capital=2000..20000USD."),
     ],
-    output: Annotated[
-        str, typer.Option(metavar="METRIC", help="The metric in which they are compared.")
-    ] = "cost_per_token",
+    output: Annotated[str, typer.Option(metavar="METRIC", help="What they are compared by.")] = "cost_per_token",
     within: Annotated[
         Varied | None,
         typer.Option("--in", help="The design that it is varied in. Default: both; of chips and money, the first."),
@@ -150,9 +145,7 @@ def breakeven(
         field, values = looked_at(vary, designs[varied == "second"])
         chosen = {one_mode(item, mode) for item in designs}
         if len(chosen) > 1:
-            raise ValueError(
-                "one scenario asks for a step and the other has traffic: give --mode step or --mode steady"
-            )
+            raise ValueError("one of them asks for a step, the other has traffic: give --mode step or steady")
         found = ask(*designs, chosen.pop(), field, values, output, varied)
         if html is not None:
             options = {"--output": output, "--in": within, "--mode": None if mode is None else mode.value}

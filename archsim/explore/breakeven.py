@@ -14,16 +14,22 @@ from archsim.arrays import Array, array
 from archsim.explore.axes import Field, fields_of
 from archsim.explore.result import METRICS
 from archsim.explore.scenario import Scenario
-from archsim.explore.sensitivity import ends_of, metric_name
+from archsim.explore.sensitivity import ends_of, metric_name, number_axes
 from archsim.explore.variants import Answers, answers
-from archsim.explore.vary import read_axis
 from archsim.units import did_you_mean
 
 SCAN = 65  # values of the first look, where the range does not say how many
 CLOSER = 17  # values of each look into a bracket
 TOLERANCE = 1e-6  # of a value, at which a bracket is narrow enough
 FIRST, SECOND, TIE, ONLY_FIRST, ONLY_SECOND, NEITHER = range(6)
-STANDINGS = ("first is better", "second is better", "a tie", "only the first fits", "only the second fits", "none fits")
+STANDINGS = (
+    "first is better",
+    "second is better",
+    "a tie",
+    "only the first is usable",
+    "only the second is usable",
+    "none is usable",
+)
 ALL_OF_A_DESIGN = ("chip", "pools", "links", "split", "economics", "chips")  # fields of one design rather than of both
 BETTER_MORE = frozenset({"interactivity", "throughput", "throughput_per_chip", "input_throughput"})
 
@@ -92,7 +98,7 @@ def looked_at(text: str, scenario: Scenario) -> tuple[str, Array]:
 
     Raises VaryError for what cannot be read, ValueError for what is no range of numbers.
     """
-    axis = read_axis(text, scenario)
+    (axis,) = number_axes([text], scenario)
     low, high = ends_of(axis)
     numbers = array(axis.numbers)
     if not low < high:

@@ -40,8 +40,8 @@ MADE_OF: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("scale-out link latency", ("links.scale_out.latency",), True),
     ("power cap", ("power.cap",), False),
     ("idle and active power", ("power.idle", "power.active"), True),
-    ("energy of a byte", ("energy.byte",), True),
-    ("energy of a FLOP", ("energy.flop.",), True),
+    ("energy per byte", ("energy.byte",), True),
+    ("energy per FLOP", ("energy.flop.",), True),
 )
 ON_CHIP = {"memory bandwidth": "SRAM bandwidth", "memory capacity": "SRAM capacity"}  # of a chip without DRAM
 

@@ -18,7 +18,8 @@ from archsim.explore.resources import Resource, changed_values, chip_fields, res
 from archsim.explore.result import ALIASES, METRICS, objective
 from archsim.explore.scenario import Scenario
 from archsim.explore.variants import Answers, answers, fixed
-from archsim.explore.vary import Axis
+from archsim.explore.vary import Axis, VaryError, read_axes
+from archsim.units import did_you_mean
 
 STEP = 0.05  # share by which fields change to either side
 MORE = 0.10  # share of a resource that is added
@@ -258,8 +259,18 @@ def now_of(scenario: Scenario, name: str) -> float:
     return now
 
 
+def number_axes(texts: Sequence[str], scenario: Scenario) -> list[Axis]:
+    """Ranges of numbers as `--vary` has them. Raises VaryError for what cannot be read or is no number of arrays."""
+    found = read_axes(texts, scenario)
+    known = fields_of(scenario)
+    for axis in found:
+        if axis.numbers is None:
+            near = did_you_mean(axis.name, known) or ": the scenario would have to be built anew for each value"
+            raise VaryError(f"no number {axis.name!r} that can be varied{near}")
+    return found
+
+
 def ends_of(axis: Axis) -> tuple[float, float]:
-    """The least and the most of an axis of numbers. Raises ValueError for an axis of anything else."""
-    if axis.numbers is None:
-        raise ValueError(f"{axis.name} is no number that can be varied without building the scenario anew")
-    return float(axis.numbers.min()), float(axis.numbers.max())
+    """The least and the most of an axis of numbers."""
+    numbers = array(axis.numbers)
+    return float(numbers.min()), float(numbers.max())

@@ -98,7 +98,8 @@ def indices(
     one, other, mixed = values[:samples], values[samples : 2 * samples], values[2 * samples :].reshape(-1, samples)
     if not one.std() > 1e-12 * abs(one.mean()):
         raise ValueError("nothing that varies changes it: it is the same at every sample")
-    asked = {"f_A": one[None], "f_B": other[None], "f_AB": mixed[:, None]}
+    padded = mixed if len(mixed) > 1 else np.stack([mixed[0], one])  # scipy fails on a single input
+    asked = {"f_A": one[None], "f_B": other[None], "f_AB": padded[:, None]}
     found = sobol_indices(func=asked, n=samples)
     first, total = _ends(one, other, mixed, seed)
     rows = tuple(

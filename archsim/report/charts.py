@@ -193,8 +193,14 @@ def tornado(bars: Sequence[Bar], base: float, name: str, unit: str) -> Figure:
     return figure(traces, shape | {"shapes": [line | {"line": {"color": INK, "width": 1.5}}]})
 
 
-def bars(names: Sequence[str], values: Mapping[str, Sequence[float]], title: str, notes: Sequence[str]) -> Figure:
-    """Horizontal bars beside each other, several for each name, the first name on top."""
+def bars(
+    names: Sequence[str],
+    values: Mapping[str, Sequence[float]],
+    title: str,
+    notes: Sequence[str],
+    ends: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+) -> Figure:
+    """Horizontal bars beside each other, several for each name, the first name on top; `ends` as shares of 1."""
     order = list(range(len(names)))[::-1]
     traces = [
         {
@@ -206,6 +212,7 @@ def bars(names: Sequence[str], values: Mapping[str, Sequence[float]], title: str
             "customdata": [notes[index] for index in order],
             "hovertemplate": "%{customdata}<extra></extra>",
             "marker": {"color": COLORS[place], "line": {"width": 0}},
+            **({} if ends is None else {"error_x": _whiskers(numbers, ends[series], order)}),
         }
         for place, (series, numbers) in enumerate(reversed(list(values.items())))
     ]
@@ -215,6 +222,14 @@ def bars(names: Sequence[str], values: Mapping[str, Sequence[float]], title: str
         traces,
         shape | {"legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "reversed"}},
     )
+
+
+def _whiskers(values: Sequence[float], ends: Sequence[tuple[float, float]], order: Sequence[int]) -> Figure:
+    """Error bars between ends, for values in %."""
+    up = [max(100.0 * ends[index][1] - values[index], 0.0) for index in order]
+    down = [max(values[index] - 100.0 * max(ends[index][0], 0.0), 0.0) for index in order]
+    shape = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 3, "color": INK}
+    return shape | {"array": up, "arrayminus": down}
 
 
 # Curves

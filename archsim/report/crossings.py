@@ -6,15 +6,28 @@ import numpy as np
 
 from archsim import __version__
 from archsim.arrays import Array
-from archsim.explore.breakeven import ONLY_FIRST, ONLY_SECOND, STANDINGS, Breakeven, Crossing, settled
+from archsim.explore.breakeven import (
+    FIRST,
+    NEITHER,
+    ONLY_FIRST,
+    ONLY_SECOND,
+    SECOND,
+    STANDINGS,
+    TIE,
+    Breakeven,
+    Crossing,
+    settled,
+)
 from archsim.report import charts
 from archsim.report.charts import Curve
 from archsim.report.document import clean
 from archsim.report.exploring import Chapter, page
 from archsim.report.figures import text
-from archsim.report.scales import label_of, scale_of, titled, told, unit_of
+from archsim.report.scales import headed, label_of, scale_of, titled, told, unit_of
 from archsim.report.tables import Table
 from archsim.report.words import number
+
+SHORT = 16  # characters of a name that heads a column of numbers
 
 
 def names_of(found: Breakeven) -> tuple[str, str]:
@@ -52,7 +65,7 @@ def breakeven_lead(found: Breakeven) -> list[str]:
     span = f"{name} from {told(values[0], unit)} to {told(values[-1], unit)}"
     first, second = names_of(found)
     of = {"both": "both", "first": first, "second": second}[found.varied]
-    head = f"{label_of(found.output).capitalize()} of {first} against {second}, over {span} of {of}."
+    head = f"{headed(label_of(found.output))} of {first} against {second}, over {span} of {of}."
     if not found.crossings:
         words = settled(found)
         told_why = words.replace("the first", first).replace("the second", second)
@@ -76,26 +89,33 @@ def _unfit(found: Breakeven) -> list[str]:
 def breakeven_table(found: Breakeven, most: int = 13) -> Table:
     """Both designs along the range, evenly, and on either side of every crossing."""
     size = found.values.size
-    order = np.argsort(found.values)
-    even = np.searchsorted(found.values, np.linspace(found.values[0], found.values[-1], most)).clip(0, size - 1)
+    spread = np.geomspace if found.values[0] > 0 and found.values[-1] > 50 * found.values[0] else np.linspace
+    even = np.searchsorted(found.values, spread(found.values[0], found.values[-1], most)).clip(0, size - 1)
     near = [int(np.searchsorted(found.values, value)) for c in found.crossings for value in (c.low, c.high)]
-    chosen = sorted({*even.tolist(), *near} & set(order.tolist()))
-    unit, of = found.field.unit, unit_of(found.output)
-    rows = tuple(
-        (
-            _exact(found.values[i], unit) if i in near else told(found.values[i], unit),
-            told(found.outputs[0][i], of),
-            told(found.outputs[1][i], of),
-            number(float(found.ratio[i])),
-            standing(found, int(found.standings[i])),
-        )
-        for i in chosen
-    )
+    chosen = sorted({*even.tolist(), *near})
     first, second = names_of(found)
+    short = (first, second) if max(len(first), len(second)) <= SHORT else ("first", "second")
+    rows = tuple(_table_row(found, index, index in near, short) for index in chosen)
     marked = frozenset(index for index, row in enumerate(chosen) if row in near)
-    heads = (label_of(found.field.name), first, second, "ratio", "")
-    title = f"{label_of(found.output).capitalize()} along {label_of(found.field.name)}"
-    return Table(title, heads, rows, "Bold rows lie on either side of a crossing.", 0, marked, frozenset({4}))
+    heads = (label_of(found.field.name), *short, "ratio", "better")
+    title = f"{headed(label_of(found.output))} along {label_of(found.field.name)}"
+    caption = "Marked rows lie on either side of a crossing." if near else ""
+    if short[0] != first:
+        caption = f"First: {first}. Second: {second}. {caption}"
+    return Table(title, heads, rows, caption.strip(), 0, marked, frozenset({4}))
+
+
+def _table_row(found: Breakeven, index: int, exact: bool, names: tuple[str, str]) -> tuple[str, ...]:
+    value, unit, of = float(found.values[index]), found.field.unit, unit_of(found.output)
+    words = {FIRST: names[0], SECOND: names[1], TIE: "a tie", ONLY_FIRST: f"only {names[0]}"}
+    words |= {ONLY_SECOND: f"only {names[1]}", NEITHER: "none"}
+    ratio = float(found.ratio[index])
+    return (
+        _exact(value, unit) if exact else told(value, unit),
+        *(told(outputs[index], of, True) for outputs in found.outputs),
+        f"{ratio:.4f}" if np.isfinite(ratio) else "n/a",
+        words[int(found.standings[index])],
+    )
 
 
 def _exact(value: float, unit: str) -> str:
@@ -123,10 +143,10 @@ def breakeven_page(found: Breakeven, command: str) -> str:
     if np.isfinite(found.ratio).any():
         ratio = charts.curves(x, [Curve("ratio", found.ratio, notes)], (titles[0], "ratio"), [*marks])
         plots.append(
-            (ratio, f"{label_of(found.output).capitalize()} of {second} over that of {first}; they change places at 1.")
+            (ratio, f"{headed(label_of(found.output))} of {second} over that of {first}; they change places at 1.")
         )
     chapter = Chapter("Along the range", "", tuple(plots), (breakeven_table(found),))
-    title = f"{label_of(found.output).capitalize()} along {label_of(found.field.name)}"
+    title = f"{headed(label_of(found.output))} along {label_of(found.field.name)}"
     return page("breakeven", title, f"{first} or {second}", breakeven_lead(found)[1:], [chapter], command)
 
 

@@ -13,7 +13,7 @@ from archsim.report.charts import Points
 from archsim.report.figures import Figure
 from archsim.report.heatmap import heat, heat_of
 from archsim.report.page import Figures, environment
-from archsim.report.scales import label_of, unit_of
+from archsim.report.scales import headed, label_of, unit_of
 from archsim.report.tables import Table
 from archsim.report.words import counted
 
@@ -135,7 +135,7 @@ def maps(points: Points, objective: Objective) -> list[Chapter]:
     drawn = heat(found, objective.name, points.units.get(objective.name, ""))
     others = [label_of(name) for name in points.axes if name not in (x, y)]
     rest = f", at the best of {', '.join(others)}" if others else ""
-    caption = f"{label_of(objective.name).capitalize()} over {label_of(x)} and {label_of(y)}{rest}. Grey: does not fit."
+    caption = f"{headed(label_of(objective.name))} over {label_of(x)} and {label_of(y)}{rest}. Grey: does not fit."
     return [Chapter("Map", "", ((drawn, caption),))]
 
 

@@ -16,12 +16,13 @@ from archsim.report.charts import Bar
 from archsim.report.document import clean
 from archsim.report.exploring import Chapter, page
 from archsim.report.figures import text
-from archsim.report.scales import label_of, told, unit_of
+from archsim.report.scales import headed, label_of, told, unit_of
 from archsim.report.tables import Table
-from archsim.report.words import counted, dollars, percent, split_label, split_of, system_label
+from archsim.report.words import counted, percent, split_label, split_of, system_label
 
 ROWS = 20  # of a table of elasticities
 STRONGEST = 15  # bars of a tornado
+NOWHERE = ("SRAM of a core", "shared cache")  # what kernels gain by them is in their measured constants
 SMALL = 5e-5  # relative changes below count as none
 
 
@@ -39,11 +40,15 @@ def lead(found: Sensitivity) -> list[str]:
     first = f"{system_label(best)}: {label_of(found.output)} {value} at its best plan ({plan}{size})."
     gains = [worth for worth in ranked(found) if worth.chosen.capital > 0 and abs(change(found, worth.chosen)) > SMALL]
     if not gains:
-        return [first, f"{percent(found.more)} more of any one resource changes it by less than 0.005 %."]
+        return [first, f"{_share(found.more)} more of any one resource changes it by less than 0.005 %."]
     told_worths = ", ".join(
-        f"{_more(worth.resource, found.more)} {dollars(worth.chosen.capital)}" for worth in gains[:3]
+        f"{_more(worth.resource, found.more)} {_money(worth.chosen.capital)}" for worth in gains[:3]
     )
     return [first, f"Worth most for each chip, at an unchanged cost per token: {told_worths}."]
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.6g} %"
 
 
 def _more(resource: Resource, more: float) -> str:
@@ -86,16 +91,21 @@ def worth_table(found: Sensitivity) -> Table:
     rows = tuple(_worth_row(found, worth) for worth in shown)
     silent = [worth.resource.name for worth in found.worths if worth not in shown]
     of = label_of(found.output)
-    heads = ("", f"{of}, same plan", "plan anew", "worth, same plan", "plan anew", "as rent", "plan")
+    heads = ("", "same plan", "new plan", "worth, same plan", "worth, new plan", "as rent", "new plan")
     caption = (
-        f"{percent(found.more)} more of one resource of every chip, or less where less is better. Worth: dollars of "
-        "all-in price of one chip that leave the cost per token as it was, and as rent."
+        f"{_share(found.more)} more of one resource of every chip, or less where less is better: the change of {of} "
+        "at the plan that is best now, and with the best plan chosen anew; dollars of all-in price of one chip that "
+        "leave the cost per token as it was, and the same as rent."
     )
     if any(not worth.fixed.kept for worth in shown) and _promises(found):
         caption += " *: that plan misses the SLO."
+    unknown = [name for name in silent if name.rpartition(": ")[2] in NOWHERE]
+    silent = [name for name in silent if name not in unknown]
     if silent:
-        caption += f" No effect on it: {', '.join(silent)}."
-    return Table(f"What {percent(found.more)} more is worth", heads, rows, caption, 1, words=frozenset({6}))
+        caption += f" No effect here: {', '.join(silent)}."
+    if unknown:
+        caption += f" In no formula of the model: {', '.join(unknown)}."
+    return Table(f"What {_share(found.more)} more is worth", heads, rows, caption, 1, words=frozenset({6}))
 
 
 def _promises(found: Sensitivity) -> bool:
@@ -131,8 +141,8 @@ def elasticity_table(found: Sensitivity) -> Table:
     """Elasticities of the strongest fields, both sides of each, at the same plan and with the plan chosen anew."""
     moving = found.moving
     rows = tuple(_elasticity_row(row) for row in moving[:ROWS])
-    step = percent(found.step)
-    heads = ("", "now", "same plan", f"-{step} side", f"+{step} side", "plan anew", f"-{step} side", f"+{step} side")
+    step = _share(found.step)
+    heads = ("", "now", "same plan", f"-{step}", f"+{step}", "new plan", f"-{step}", f"+{step}")
     caption = (
         f"% that {label_of(found.output)} changes by for each % of the field: across, and on either side, which differ "
         "where a tile, a plan or a whole number of clients changes. n/a: nothing fits there, or the SLO breaks."
@@ -202,7 +212,7 @@ def step_rows(found: Sensitivity) -> list[Bar]:
         sides: Sides = row.chosen
         name = label_of(row.field.name)
         now = told(row.field.now, row.field.unit)
-        note = _note(f"{name}, now {now}, {percent(found.step)} less or more", found, sides.low, sides.high)
+        note = _note(f"{name}, now {now}, {_share(found.step)} less or more", found, sides.low, sides.high)
         bars.append(Bar(name, sides.low, sides.high, note))
     return bars
 
@@ -224,10 +234,10 @@ def ordered(bars: Sequence[Bar], base: float) -> list[Bar]:
 def tornado_table(found: Sensitivity, bars: Sequence[Bar]) -> Table:
     """A tornado in numbers."""
     unit = unit_of(found.output)
-    rows = tuple((bar.name, told(bar.low, unit), told(bar.high, unit)) for bar in bars)
+    rows = tuple((bar.name, told(bar.low, unit, True), told(bar.high, unit, True)) for bar in bars)
     caption = "One range at a time, all else as it is; the plan is chosen anew."
     return Table(
-        f"{label_of(found.output).capitalize()} over each range",
+        f"{headed(label_of(found.output))} over each range",
         ("", "at the low end", "at the high end"),
         rows,
         caption,
@@ -253,7 +263,7 @@ def sensitivity_page(found: Sensitivity, command: str, ranges: Sequence[Bar] = (
         chapters.append(_sobol_chapter(found, sobol))
     bars = ordered(step_rows(found), found.value)
     if bars:
-        caption = f"Every field {percent(found.step)} less and more, all else as it is; the plan is chosen anew."
+        caption = f"Every field {_share(found.step)} less and more, all else as it is; the plan is chosen anew."
         drawn = charts.tornado(bars, found.value, found.output, unit)
         chapters.append(Chapter("What it hangs on", "", ((drawn, caption),), (elasticity_table(found),)))
     title = f"What {label_of(found.output)} hangs on"
@@ -286,7 +296,11 @@ def _sobol_chapter(found: Sensitivity, sobol: Indices) -> Chapter:
         f"with others {percent(row.total)} ({_ends(row.total_ends)})"
         for row in order
     ]
-    drawn = charts.bars([label_of(row.name) for row in order], values, "share of the variance (%)", notes)
+    ends = {
+        "alone": [row.first_ends for row in order],
+        "with others": [row.total_ends for row in order],
+    }
+    drawn = charts.bars([label_of(row.name) for row in order], values, "share of the variance (%)", notes, ends)
     model = " The error of the model has the band of measured runs." if any(r.name == MODEL for r in order) else ""
     caption = f"All ranges at once, each number independent and even in its range.{model}"
     return Chapter("What decides it", "", ((drawn, caption),), (indices_table(sobol, found.output),))

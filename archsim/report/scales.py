@@ -12,6 +12,7 @@ from archsim.explore.result import METRICS, PRICED
 from archsim.report.document import UNITS
 from archsim.report.formulas import quantity
 from archsim.report.words import dollars, number, percent, token_rate
+from archsim.units import show
 
 LADDERS = {
     "B": ("B", "kB", "MB", "GB", "TB", "PB"),
@@ -23,8 +24,34 @@ LADDERS = {
 }
 SMALLEST = {"s": 1e-9, "W": 1e-3}
 DIMENSIONS = {unit: dimension for dimension, unit in SI.items()}
-MONEY = {"USD": "", "USD/h": "/h", "USD/kWh": "/kWh", "USD/Mtok": " per million tokens"}
-WORDS = {"tpot": "TPOT", "ttft": "TTFT"}
+MONEY = {"USD": "", "USD/h": "/h", "USD/kWh": "/kWh", "USD/Mtok": ""}
+WORDS = {
+    "tpot": "TPOT",
+    "ttft": "TTFT",
+    "cost_per_token": "cost per million tokens",
+    "output_cost": "cost per million output tokens",
+    "input_cost": "cost per million input tokens",
+    "cached_input_cost": "cost per million cached input tokens",
+    "energy_per_token": "energy per output token",
+    "links.bandwidth": "bandwidth of the links between the pools",
+    "links.latency": "latency of the links between the pools",
+}
+FIELDS = (  # of a chip, in words
+    (r"^links\.scale_up\.", "scale-up link "),
+    (r"^links\.scale_out\.", "scale-out link "),
+    (r"^links\.host\.", "host link "),
+    (r"^(matrix|vector)\.", r"\1 peak "),
+    (r"^energy\.flop\.(.*)", r"energy per \1 FLOP"),
+    (r"^energy\.(byte|exponential)", r"energy per \1"),
+    (r"^power\.(.*)", r"\1 power"),
+    (r"^cap power", "power cap"),
+    (r"^price\.system", "all-in price"),
+    (r"^price\.(.*)", r"\1 price"),
+    (r"^backing\.", "memory behind, "),
+    (r"^sram$", "SRAM of a core"),
+    (r"^cache$", "shared cache"),
+    (r"^network$", "network on chip"),
+)
 
 
 @dataclass(frozen=True)
@@ -47,8 +74,11 @@ def scale_of(values: "npt.NDArray[np.generic]", unit: str) -> Scale:
     return Scale(1.0 / (least * 1000.0**step), ladder[step])
 
 
-def told(value: object, unit: str) -> str:
-    """A value with its unit: "3.35 TB/s", "$0.43 per million tokens", "TP8"."""
+def told(value: object, unit: str, whole: bool = False) -> str:
+    """A value with its unit: "3.35 TB/s", "$0.43", "TP8"; with `whole`, zeros at the end stay.
+
+    Of prices the label says what they are for, of rents the unit does: "$2.95/h".
+    """
     if isinstance(value, str | np.str_):
         return str(value)
     if isinstance(value, bool | np.bool_):
@@ -57,11 +87,11 @@ def told(value: object, unit: str) -> str:
     if not np.isfinite(figure):
         return "n/a"
     if unit in MONEY:
-        return dollars(figure) + MONEY[unit] if figure >= 0 else f"-{dollars(-figure)}{MONEY[unit]}"
+        return f"{'-' if figure < 0 else ''}{dollars(abs(figure))}{MONEY[unit]}"
     if unit == "tok/s":
         return token_rate(figure)
     if unit in DIMENSIONS:
-        return quantity(figure, DIMENSIONS[unit], 4)
+        return show(figure, DIMENSIONS[unit], 4) if whole else quantity(figure, DIMENSIONS[unit], 4)
     if unit == "1":
         return percent(figure)
     return f"{number(figure, 4)} {unit}".rstrip()
@@ -74,15 +104,20 @@ def unit_of(name: str) -> str:
 
 
 def label_of(name: str) -> str:
-    """A field or metric in words: "cost per token", "memory bandwidth", "TPOT"."""
+    """A field or metric in words: "cost per million tokens", "memory bandwidth", "ffn: matrix peak fp8", "TPOT"."""
     if name in WORDS:
         return WORDS[name]
-    if name == "cost_per_token":
-        return "cost per million tokens"
-    short = re.sub(
-        r"^(pools\.(?P<pool>[^.]+)\.)?chip\.", lambda found: f"{found['pool']}: " if found["pool"] else "", name
-    )
-    return short.replace("_", " ").replace(".", " ")
+    found = re.fullmatch(r"(?:pools\.([^.]+)\.)?chip\.(.+)", name)
+    pool, field = found.groups() if found else ("", name)
+    for pattern, words in FIELDS:
+        field = re.sub(pattern, words, field)
+    field = field.replace("_", " ").replace(".", " ")
+    return f"{pool}: {field}" if pool else field
+
+
+def headed(words: str) -> str:
+    """Words at the start of a sentence; names that begin with a capital or a digit stay."""
+    return words[:1].upper() + words[1:]
 
 
 def titled(name: str, scale: Scale) -> str:
