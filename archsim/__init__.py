@@ -6,10 +6,10 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from archsim.api import load, run, scenario, serve
+    from archsim.api import load, run, scenario, serve, sweep
 
 __version__ = "0.1.0"
-__all__ = ["load", "run", "scenario", "serve"]
+__all__ = ["load", "run", "scenario", "serve", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

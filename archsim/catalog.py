@@ -29,6 +29,7 @@ __all__ = [
     "Mark",
     "StrictModel",
     "add_catalog",
+    "added",
     "did_you_mean",
     "fetch",
     "find",
@@ -90,6 +91,11 @@ def add_catalog(path: Path | str) -> None:
     if folder in _added:
         _added.remove(folder)
     _added.insert(0, folder)
+
+
+def added() -> tuple[Path, ...]:
+    """The folders of `add_catalog`, the first to be searched first."""
+    return tuple(_added)
 
 
 def _folder(path: Path | str, message: str) -> Path:

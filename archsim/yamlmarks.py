@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -105,6 +106,26 @@ class Document:
         return Document(self.path, data, marks)
 
 
+_recorders: list[set[Path]] = []
+
+
+@contextmanager
+def recording() -> Iterator[set[Path]]:
+    """The files that are read meanwhile, and those whose contents are taken from memory."""
+    found: set[Path] = set()
+    _recorders.append(found)
+    try:
+        yield found
+    finally:
+        _recorders[:] = [other for other in _recorders if other is not found]
+
+
+def note(*paths: Path) -> None:
+    """Says that files are an input of what is loaded now."""
+    for found in list(_recorders):
+        found.update(path.resolve() for path in paths)
+
+
 def shown(path: Path) -> str:
     """A path as messages print it: relative when it lies below the current directory."""
     try:
@@ -126,6 +147,7 @@ def read(path: Path) -> Document:
             raise CatalogError([Fault(name, 0, 0, "expected a file, this is a folder")])
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
+        note(path)
     except FileNotFoundError:
         raise CatalogError([Fault(name, 0, 0, "no such file")]) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path

@@ -28,7 +28,7 @@ from archsim.fields import (
     Watts,
 )
 from archsim.sources import SourceEntry, check_sources, sources_of
-from archsim.yamlmarks import shown
+from archsim.yamlmarks import note, recording, shown
 
 Kind = Literal["gpu", "near-memory", "lpu"]
 MatrixFormat = Literal["bf16", "fp8", "fp4", "int8", "int4", "tf32", "fp32"]
@@ -171,7 +171,15 @@ def load_chip(name: str, mark: Mark | None = None) -> Chip:
 def load_generation(name: str, mark: Mark | None = None) -> Generation:
     """The calibration constants of a generation, each set checked against its family."""
     path = find("chips/generations", name, mark)
-    return _generation(name, mark, path, path.stat().st_mtime_ns)
+    with recording() as files:
+        generation = _generation(name, mark, path, path.stat().st_mtime_ns)
+    if files:
+        _FILES[path] = files
+    note(*_FILES.get(path, ()))
+    return generation
+
+
+_FILES: dict[Path, set[Path]] = {}  # read for a generation, its parents included
 
 
 @lru_cache(maxsize=64)

@@ -126,13 +126,26 @@ STRUCTURE = (
 )
 
 
+SERVED = {
+    "rate": Field("rate", least=1e-9),
+    "seed": Field("seed", whole=True),
+    "requests": Field("requests", whole=True, least=1.0),
+}
+
+
 def heads_of(scenario: Scenario) -> list[str]:
     """What the names of structure axes may begin with."""
     return [name for name in STRUCTURE if name != "chip" or scenario.partner is None]
 
 
-def fields_of(scenario: Scenario) -> dict[str, Field]:
-    """Every field that arrays can carry in this scenario, by every name it has."""
+def fields_of(scenario: Scenario, serving: bool = False) -> dict[str, Field]:
+    """Every field that arrays can carry in this scenario, by every name it has.
+
+    Where requests are served one by one (`serving`), also what is asked of traffic; its sizes are then structure.
+    """
+    if serving:
+        own = {field.name: field for field in _all(scenario) if field.name not in (*NUMBERS, "skew")}
+        return {**own, **SERVED, **{name: own[of] for name, of in _aliases(scenario, own).items() if of in own}}
     found = {field.name: field for field in _all(scenario)}
     for name, other in _aliases(scenario, found).items():
         if other in found:

@@ -46,13 +46,23 @@ def run(
     names = {name: value.ravel() for name, value in swept.items() if value.size > 1}
     if zipped and names:
         names = {"point": np.arange(next(iter(names.values())).size, dtype=np.float64)}
+    return answered(scenario, mode, swept, names)
+
+
+def answered(scenario: Scenario, mode: str, swept: Mapping[str, Array], names: Mapping[str, Array]) -> Result:
+    """The answer on axes that are laid out: `names` has the values of each, `swept` the fields that lie along them."""
+    scenario = placed(scenario, mode, swept, names)
+    answer = evaluate_steady(scenario) if mode == "steady" else evaluate_step(scenario)
+    return choose(scenario, names, answer)
+
+
+def placed(scenario: Scenario, mode: str, swept: Mapping[str, Array], names: Mapping[str, Array]) -> Scenario:
+    """The scenario with swept fields on axes behind that of proposals; of the steady answer a last one has length 1."""
     tail = 1 if mode == "steady" else 0
     rank = max(len(names), 1)
     scenario = with_fields(scenario, {name: _shaped(value, rank, tail) for name, value in swept.items()})
     scenario = replace(scenario, split=_split(scenario.split, rank + tail, swept, tail))
-    scenario = replace(scenario, system=_counts(scenario.system, rank + tail, swept))
-    answer = evaluate_steady(scenario) if mode == "steady" else evaluate_step(scenario)
-    return choose(scenario, names, answer)
+    return replace(scenario, system=_counts(scenario.system, rank + tail, swept))
 
 
 def clients(most: int) -> Array:

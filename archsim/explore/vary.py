@@ -36,6 +36,13 @@ class Setting:
     label: str
     changes: Mapping[str, object]
 
+    @property
+    def number(self) -> float | None:
+        """Its value, if it is one number."""
+        values = list(self.changes.values())
+        one = values[0] if len(values) == 1 and self.label[:1].isdigit() else None
+        return float(one) if isinstance(one, int | float) and not isinstance(one, bool) else None
+
 
 @dataclass(frozen=True, eq=False)
 class Axis:
@@ -67,18 +74,33 @@ class Axis:
             return [setting.label for setting in self.settings]
         return [f"{value:.15g}" for value in self.numbers]
 
+    @property
+    def text(self) -> bool:
+        """Whether its column is of text: some value is no number."""
+        return self.numbers is None and any(setting.number is None for setting in self.settings)
+
     def column(self) -> "np.typing.NDArray[np.generic]":
         """Its values as an array: numbers, or text."""
-        return np.array(self.labels) if self.numbers is None else self.numbers
+        if self.numbers is not None:
+            return self.numbers
+        return np.array(self.labels) if self.text else np.array([setting.number for setting in self.settings])
+
+    def built(self, path: str) -> "Axis":
+        """The same values as those of a structure axis, which sets whole numbers at a path."""
+        numbers = [] if self.numbers is None else self.numbers.tolist()
+        return Axis(self.name, settings=tuple(Setting(f"{value:.0f}", {path: int(value)}) for value in numbers))
 
 
-def read_axes(texts: Sequence[str], scenario: Scenario) -> list[Axis]:
-    """The axes of several `FIELD=VALUES`. Raises VaryError with every fault, and for a field that is given twice."""
+def read_axes(texts: Sequence[str], scenario: Scenario, serving: bool = False) -> list[Axis]:
+    """The axes of several `FIELD=VALUES`. Raises VaryError with every fault, and for a field that is given twice.
+
+    Where requests are served one by one (`serving`), `rate`, `seed` and `requests` are fields too.
+    """
     found: list[Axis] = []
     faults: list[str] = []
     for text in texts:
         try:
-            axis = read_axis(text, scenario)
+            axis = read_axis(text, scenario, serving)
         except VaryError as error:
             faults.append(str(error))
             continue
@@ -90,7 +112,7 @@ def read_axes(texts: Sequence[str], scenario: Scenario) -> list[Axis]:
     return found
 
 
-def read_axis(text: str, scenario: Scenario) -> Axis:
+def read_axis(text: str, scenario: Scenario, serving: bool = False) -> Axis:
     """The axis of `FIELD=VALUES`. Raises VaryError, with near names for an unknown field."""
     name, equals, spec = text.partition("=")
     name = name.strip()
@@ -99,17 +121,17 @@ def read_axis(text: str, scenario: Scenario) -> Axis:
             f"--vary {text}: expected FIELD=VALUES such as batch=1,8,64 or chip.memory.bandwidth=2..8TB/s:25"
         )
     try:
-        return axis_of(name, spec, scenario)
+        return axis_of(name, spec, scenario, serving)
     except (VaryError, UnitError) as error:
         raise VaryError(f"--vary {text}: {error}") from None
 
 
-def axis_of(name: str, values: "str | Sequence[object] | Array", scenario: Scenario) -> Axis:
+def axis_of(name: str, values: "str | Sequence[object] | Array", scenario: Scenario, serving: bool = False) -> Axis:
     """The axis of a field with values: as text, or from Python as numbers in SI or a list of what a file would say.
 
     Raises VaryError, with near names for an unknown field.
     """
-    known = fields_of(scenario)
+    known = fields_of(scenario, serving)
     asked = known.get(name)
     if asked is not None:
         return _value_axis(asked, values)
@@ -120,7 +142,7 @@ def axis_of(name: str, values: "str | Sequence[object] | Array", scenario: Scena
         found.extend(_plain(item) if isinstance(item, str) and isinstance(values, str) else [item])
     if not found:
         raise VaryError("give at least one value")
-    path = _path(name, scenario)
+    path = path_of(name, scenario)
     return Axis(name, settings=tuple(Setting(_label(value), {path: value}) for value in found))
 
 
@@ -157,8 +179,10 @@ def _check_name(name: str, known: Mapping[str, Field], scenario: Scenario) -> No
         raise VaryError(f"no field {name!r}{near}")
 
 
-def _path(name: str, scenario: Scenario) -> str:
-    """The dotted path in the data of a scenario: `chip` is that of the only pool."""
+def path_of(name: str, scenario: Scenario) -> str:
+    """The dotted path of a field in the data of a scenario: `chip` is that of the only pool."""
+    if name in ("chips", "skew"):
+        return "routing.skew" if name == "skew" else f"pools.{scenario.system.main_name}.count"
     head, dot, rest = name.partition(".")
     return f"pools.{scenario.system.main_name}.chip{dot}{rest}" if head == "chip" else name
 

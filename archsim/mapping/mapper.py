@@ -22,6 +22,7 @@ from archsim.mapping.split import Split, legality
 from archsim.mapping.split import split as split_of
 from archsim.mapping.system import Pool
 from archsim.workload.model import Model
+from archsim.yamlmarks import note
 
 Degree = int | str | tuple[int, ...]
 Propose = Callable[[Model, Pool, Mapping[str, Degree]], list[dict[str, int]]]
@@ -118,6 +119,7 @@ def _module(document: Document, name: str, function: str) -> Any:
                 )
             ]
         )
+    note(source)
     spec = importlib.util.spec_from_file_location(f"archsim_mapper_{name}", source)
     if spec is None or spec.loader is None:
         raise CatalogError([document.mark("strategy").fault(f"cannot load {source.name!r}")])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.catalog import CatalogError, Mark, did_you_mean
+from archsim.yamlmarks import note
 
 if TYPE_CHECKING:
     from archsim.serving.engine import Engine
@@ -148,6 +149,7 @@ def _loaded(name: str, mark: Mark) -> type[Scheduler]:
     source = next((path for path in (Path(mark.file).parent / name, Path(name)) if path.is_file()), None)
     if source is None:
         raise CatalogError([mark.fault(f"no scheduler file {name!r}")])
+    note(source)
     spec = importlib.util.spec_from_file_location(f"archsim_scheduler_{source.stem}", source)
     if spec is None or spec.loader is None:
         raise CatalogError([mark.fault(f"cannot load {name!r}")])

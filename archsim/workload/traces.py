@@ -15,7 +15,7 @@ import numpy as np
 
 from archsim.catalog import CatalogError
 from archsim.workload.requests import Requests
-from archsim.yamlmarks import Fault, shown
+from archsim.yamlmarks import Fault, note, shown
 
 ROWS = 4096  # of a chunk
 MOST_FAULTS = 20
@@ -73,6 +73,7 @@ def chunks(path: str | Path, skip_bad: bool = False) -> Iterator[tuple[Chunk, in
     """A trace in chunks of ROWS rows with the tokens of a block of its prompts (0: it names none)."""
     place = Path(path)
     try:
+        note(place)
         with place.open(encoding="utf-8", newline="") as lines:
             first = lines.readline()
             lines.seek(0)
