@@ -1,9 +1,16 @@
 """Pareto fronts against the definition, point against point."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+import archsim
+from archsim.explore import fronts
+from archsim.explore.fronts import front_of
 from archsim.explore.pareto import Objective, front, objectives
+from archsim.explore.result import METRICS
+from archsim.explore.specify import specify
 
 
 def oracle(values: np.ndarray) -> np.ndarray:
@@ -69,3 +76,66 @@ def test_a_front_of_many_points_takes_no_pair_of_all_of_them(count: int) -> None
     assert 2 < found.sum() < 500
     beaten = [((on >= values[:, i, None]).all(axis=0)).any() for i in range(0, 100_000, 997)]
     assert all(beaten)
+
+
+# Fronts of sweeps
+
+
+def test_the_front_of_a_sweep_is_that_of_all_plans_at_all_points() -> None:
+    scenario = archsim.load("deepseek-v3-on-rubin")
+    batches = [64.0, 512.0, 4096.0]
+    sweep = specify([scenario], {"batch": batches, "context": [2048.0, 32768.0]})
+    wanted = objectives("throughput_per_chip:max,ttft:min,power:min", list(METRICS))
+    found = front_of(sweep, wanted, refine=False)
+    rows = []
+    for plan in range(scenario.split.chips.size):
+        split = scenario.split.mapped(lambda _, value, plan=plan: value[[plan if value.size > 1 else 0]])
+        result = archsim.run(replace(scenario, split=split, mapper=None), batch=batches, context=[2048.0, 32768.0])
+        rows.append(np.stack([item.sign * result.metric(item.name).ravel() for item in wanted]))
+    every = np.concatenate(rows, axis=1)
+    expected = {tuple(np.round(point, 12)) for point in every[:, oracle(every)].T}
+    mine = np.stack([item.sign * found.columns[item.name][found.on] for item in wanted])
+    assert {tuple(np.round(point, 12)) for point in mine.T} == expected and len(expected) > 3
+    assert found.points == 6 and found.looked == 6 * scenario.split.chips.size
+
+
+def test_a_front_does_not_depend_on_how_its_points_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = archsim.load("llama-70b-on-h100")
+    sweep = specify([scenario], ["batch=1..256:9log", "chip.memory.bandwidth=2..6TB/s:5"])
+    wanted = objectives("throughput_per_chip:max,interactivity:max,cost_per_token:min", list(METRICS))
+    whole = front_of(sweep, wanted)
+    monkeypatch.setattr(fronts, "MOST", 50)
+    cut = front_of(sweep, wanted)
+    for item in wanted:
+        first, second = (np.sort(each.columns[item.name][each.on]) for each in (whole, cut))
+        assert first == pytest.approx(second, rel=1e-12)
+
+
+def test_points_are_dense_where_an_slo_is_just_kept() -> None:
+    scenario = archsim.load("llama-70b-on-h100")
+    sweep = specify([scenario], ["batch=16,256", "context=8192,16384"], mode="step")
+    found = front_of(sweep, objectives("throughput_per_chip:max,interactivity:max", list(METRICS)))
+    assert found.refined > 8
+    kept = found.columns["meets_slo"] & (found.columns["context"] == 8192)
+    most = found.columns["batch"][kept].max()
+    limit = archsim.run(scenario, mode="step", batch=range(16, 257), context=8192)
+    assert most == limit.axes["batch"][limit.meets_slo].max()
+
+
+def test_a_steady_front_has_every_number_of_clients_and_its_plan() -> None:
+    scenario = archsim.load("llama-70b-on-bertha")
+    sweep = specify([scenario], ["chip.memory.bandwidth=0.5,1TB/s"], mode="steady")
+    found = front_of(sweep, objectives("throughput_per_chip:max,interactivity:max", list(METRICS)))
+    assert found.on.sum() > 50 and "batch" in found.axes
+    index = int(np.flatnonzero(found.on)[3])
+    at = {name: float(found.columns[name][index]) for name in ("batch", "chip.memory.bandwidth")}
+    alone = archsim.run(scenario, mode="steady", over=at)
+    assert alone.throughput_per_chip.max() == pytest.approx(found.columns["throughput_per_chip"][index], rel=1e-9)
+
+
+def test_several_structures_share_a_front() -> None:
+    scenario = archsim.load("llama-70b-on-h100")
+    sweep = specify([scenario], ["runtime=vllm,sglang,ideal", "batch=1,16,128"], mode="step")
+    found = front_of(sweep, objectives("throughput_per_chip:max,interactivity:max", list(METRICS)))
+    assert set(found.columns["runtime"][found.on]) == {"ideal"}
+    assert set(found.columns["runtime"]) >= {"vllm", "sglang"}

@@ -72,7 +72,7 @@ def sensitivity(
         from archsim.report import hangs_on
         from archsim.report import output as files
 
-        _places(html, json)
+        places(html, json)
         loaded = api.load(scenario)
         axes = number_axes(vary or [], loaded)
         if sobol:
@@ -97,8 +97,8 @@ def sensitivity(
         if json is not None:
             files.write_text(hangs_on.sensitivity_json(found, bars, indices), json)
         if json != "-":
-            _print(hangs_on.lead(found), hangs_on.tables(found, bars, indices))
-            _written(html, json)
+            print_all(hangs_on.lead(found), hangs_on.tables(found, bars, indices))
+            written(HTML=html, JSON=json)
 
 
 def _given(output: str | None, vary: "Sequence[str] | None", mode: Mode | None, more: "Sequence[str]") -> list[str]:
@@ -137,7 +137,7 @@ def breakeven(
         from archsim.report import crossings
         from archsim.report import output as files
 
-        _places(html, json)
+        places(html, json)
         check_output(output)
         designs = api.load(first), api.load(second)
         name = vary.partition("=")[0].strip()
@@ -154,19 +154,20 @@ def breakeven(
         if json is not None:
             files.write_text(crossings.breakeven_json(found), json)
         if json != "-":
-            _print(crossings.breakeven_lead(found), [crossings.breakeven_table(found)])
-            _written(html, json)
+            print_all(crossings.breakeven_lead(found), [crossings.breakeven_table(found)])
+            written(HTML=html, JSON=json)
 
 
-def _places(html: Path | None, json: str | None) -> None:
+def places(*targets: "Path | str | None") -> None:
     """Refuses files that cannot be written before anything is computed."""
     from archsim.report import output
 
-    output.check_place(html)
-    output.check_place(None if json in (None, "-") else Path(json))
+    for target in targets:
+        output.check_place(None if target in (None, "-") else Path(str(target)))
 
 
-def _print(lines: "Sequence[str]", tables: "Sequence[Table]") -> None:
+def print_all(lines: "Sequence[str]", tables: "Sequence[Table]") -> None:
+    """Sentences, then tables."""
     from archsim.report.terminal import console, print_table
 
     out = console()
@@ -176,11 +177,11 @@ def _print(lines: "Sequence[str]", tables: "Sequence[Table]") -> None:
         print_table(out, table)
 
 
-def _written(html: Path | None, json: str | None) -> None:
+def written(**targets: object) -> None:
     """Where the files are."""
-    for name, written in (("Report", html), ("JSON", json)):
-        if written is not None:
-            typer.echo(f"\n{name}: {written}")
+    for name, target in targets.items():
+        if target is not None:
+            typer.echo(f"\n{'Report' if name == 'HTML' else name}: {target}")
 
 
 def _refuse(scenario: "Scenario", mode: str) -> NoReturn:

@@ -147,16 +147,20 @@ def _fronts(points: Points, fits: "npt.NDArray[np.bool_]") -> list[Chapter]:
 
 
 def front_chapter(
-    points: Points, wanted: Sequence[Objective], on: "npt.NDArray[np.bool_]", best: int | None
+    points: Points,
+    wanted: Sequence[Objective],
+    on: "npt.NDArray[np.bool_]",
+    best: int | None,
+    more: Sequence[str] = (),
 ) -> Chapter:
-    """The front of the first two objectives, and of each further one against the first."""
+    """The front of the first two objectives, and of each further one against the first; `more` columns in its table."""
     first, *others = wanted
     pairs = [(other, first) for other in others] or [(first, first)]
     group = _group(points, on)
     plots = tuple(
         (charts.pareto(points, x.name, y.name, on, best, group), _front_caption(x, y, len(wanted))) for x, y in pairs
     )
-    return Chapter("Front", "", plots, (front_table(points, wanted, on, best),))
+    return Chapter("Front", "", plots, (front_table(points, wanted, on, best, more=more),))
 
 
 def _front_caption(x: Objective, y: Objective, count: int) -> str:
@@ -175,25 +179,28 @@ def _group(points: Points, on: "npt.NDArray[np.bool_]") -> str | None:
 
 
 def front_table(
-    points: Points, wanted: Sequence[Objective], on: "npt.NDArray[np.bool_]", best: int | None, most: int = ROWS
+    points: Points,
+    wanted: Sequence[Objective],
+    on: "npt.NDArray[np.bool_]",
+    best: int | None,
+    most: int = ROWS,
+    more: Sequence[str] = (),
 ) -> Table:
     """The points of a front in order of the first objective, at most so many, evenly taken; the best marked."""
     indices = np.flatnonzero(on)
     order = indices[np.argsort(points.numbers(wanted[0].name)[indices] * wanted[0].sign, kind="stable")]
-    chosen = charts.evenly(order, most)
-    if best is not None and on[best] and best not in chosen:
-        chosen = np.array([i for i in order if i in {*chosen.tolist(), best}], dtype=np.intp)
+    kept = {*charts.evenly(order, most).tolist(), *([] if best is None else [best])}
+    chosen = [int(index) for index in order if int(index) in kept]
     names = [item.name for item in wanted]
     axes = [name for name in points.axes if name not in names]
-    extra = ["plan"] if "plan" in points.columns and "plan" not in axes else []
-    rows = tuple(tuple(points.told(name, int(index)) for name in (*axes, *names, *extra)) for index in chosen)
-    words = [place for place, name in enumerate((*axes, *names, *extra)) if points.columns[name].dtype.kind in "USO"]
-    marked = frozenset(np.flatnonzero(chosen == best).tolist()) if best is not None else frozenset[int]()
-    title = f"{counted(order.size, 'point')} on the front" + (
-        f", {len(chosen)} shown" if len(chosen) < order.size else ""
-    )
-    heads = tuple(label_of(name) for name in (*axes, *names, *extra))
-    return Table(title, heads, rows, texts=0, marked=marked, words=frozenset(words))
+    extra = [name for name in ("plan", *more) if name in points.columns and name not in axes]
+    shown = (*axes, *names, *extra)
+    rows = tuple(tuple(points.told(name, index) for name in shown) for index in chosen)
+    words = frozenset(place for place, name in enumerate(shown) if points.columns[name].dtype.kind in "USOb")
+    marked = frozenset([] if best is None else [chosen.index(best)])
+    part = f", {len(chosen)} shown" if len(chosen) < order.size else ""
+    title = f"{counted(order.size, 'point')} on the front{part}"
+    return Table(title, tuple(map(label_of, shown)), rows, texts=0, marked=marked, words=words)
 
 
 def _lines(points: Points, objective: Objective, fits: "npt.NDArray[np.bool_]") -> list[Chapter]:

@@ -33,6 +33,7 @@ WORDS = {
     "input_cost": "cost per million input tokens",
     "cached_input_cost": "cost per million cached input tokens",
     "energy_per_token": "energy per output token",
+    "meets_slo": "keeps the SLO",
     "links.bandwidth": "bandwidth of the links between the pools",
     "links.latency": "latency of the links between the pools",
 }
