@@ -114,7 +114,7 @@ class _Gathered:
         some = np.flatnonzero(result.feasible.ravel())[:: self.stride]
         self.dots.append(at(result.choice.ravel()[some], some))
         if self.points <= LINES:
-            self.kept.append({**rows, "kept": kept.any(axis=0), "piece": np.full(count, number)})
+            self.kept.append({**rows, "kept": np.asarray(kept.any(axis=0)), "piece": np.full(count, number)})
         self._count(result, usable.size)
 
     def _count(self, result: Result, looked: int) -> None:

@@ -41,7 +41,7 @@ def objectives(text: str, columns: Sequence[str]) -> list[Objective]:
         name, colon, direction = (item.strip() for item in part.partition(":"))
         if name not in columns:
             hint = did_you_mean(name, columns) or f"; there are {', '.join(columns)}"
-            raise ValueError(f"no column {name!r}{hint}")
+            raise ValueError(f"no metric {name!r}{hint}")
         if not colon or direction not in DIRECTIONS:
             raise ValueError(f"say which way {name} is better: {name}:max or {name}:min, not {part.strip()!r}")
         found.append(Objective(name, DIRECTIONS[direction]))
