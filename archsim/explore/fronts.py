@@ -34,7 +34,7 @@ class Front:
     """Points of the front and others, as columns of one length.
 
     `on` marks the front; all others are what the objective of the scenario chooses somewhere. `looked` counts the
-    plans priced over all points, `points` these, `refined` those of them that were added about an SLO.
+    plans priced over all points, `points` these, `refined` those of them that were `added` about an SLO.
     """
 
     columns: Mapping[str, Column]
@@ -72,8 +72,8 @@ class _Gathered:
     feasible: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
 
-    def price(self, place: _Place, number: int, rows: Mapping[str, Column]) -> None:
-        """Prices points of a structure with every plan, a part at a time."""
+    def price(self, place: _Place, number: int, rows: Mapping[str, Column], added: bool = False) -> None:
+        """Prices points of a structure with every plan, a part at a time; those of the sweep, or `added` ones."""
         fields = {name: np.asarray(rows[name], dtype=np.float64) for name in place.names if name in rows}
         count = len(next(iter(rows.values())))
         batches = None
@@ -88,9 +88,9 @@ class _Gathered:
                 cut["batch"] = part["batch"] = np.tile(batches, min(step, count - start))
             elif "batch" in rows:
                 part["batch"] = np.asarray(cut["batch"], dtype=np.float64)
-            self._take(run(place.scenario, self.mode, part, zipped=True), cut, number)
+            self._take(run(place.scenario, self.mode, part, zipped=True), cut, number, added)
 
-    def _take(self, result: Result, rows: Mapping[str, Column], number: int) -> None:
+    def _take(self, result: Result, rows: Mapping[str, Column], number: int, added: bool) -> None:
         """Keeps the front of a part, and some of its other points."""
         shape, count = result.raw_shape, result.feasible.size
         scenario, answer = result.scenario, result.answer
@@ -107,7 +107,8 @@ class _Gathered:
 
         def at(plan: Column, point: Column) -> dict[str, Column]:
             columns = {name: column[point] for name, column in rows.items()}
-            return columns | {name: column[plan, point] for name, column in values.items()}
+            columns |= {name: column[plan, point] for name, column in values.items()}
+            return columns | {"added": np.full(len(point), added)}
 
         on = front({item.name: values[item.name].ravel() for item in self.wanted}, self.wanted)
         self.best.append(at(*np.unravel_index(np.flatnonzero(on), (shape[0], count))))
@@ -190,7 +191,7 @@ def _refine(found: _Gathered, places: Sequence[_Place]) -> int:
             for number in np.unique(points["piece"]).tolist():
                 own = points["piece"] == number
                 at = {key: column[own] for key, column in points.items() if key not in ("piece", "kept")}
-                found.price(places[number], number, at)
+                found.price(places[number], number, at, True)
         if found.points == now or found.points - before > MOST_NEW:
             break
     return found.points - before
@@ -233,7 +234,7 @@ def _front(found: _Gathered, sweep: Sweep, refined: int, promised: bool) -> Fron
     mask = np.arange(len(columns["feasible"])) < int(on.sum())
     axes = [name for name in (*sweep.axes, "batch") if name in columns]
     units = {name: sweep.units.get(name, "") for name in axes}
-    columns |= {name: columns[name].astype(np.bool_) for name in ("meets_slo", "feasible")}
+    columns |= {name: columns[name].astype(np.bool_) for name in ("meets_slo", "feasible", "added")}
     axes = list(dict.fromkeys(axes))
     counts = found.looked, found.points, found.feasible, refined
     return Front(columns, mask, axes, units, *counts, found.reasons, promised)

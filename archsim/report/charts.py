@@ -15,6 +15,7 @@ from archsim.report.tradeoff import COLORS, SYMBOLS
 Column = npt.NDArray[Any]
 MOST_DOTS = 4000  # points off the front that are drawn, evenly taken
 MOST_LINES = 1500  # lines of parallel coordinates
+LONGEST = 26  # characters of a word on an axis of parallel coordinates
 MOST_NAMED = 8  # groups with a colour of their own
 LESS, MORE = "#0072B2", "#D98200"
 
@@ -63,7 +64,9 @@ def evenly(indices: "npt.NDArray[np.intp]", most: int) -> "npt.NDArray[np.intp]"
 # Fronts
 
 
-def pareto(points: Points, x: str, y: str, on: "npt.NDArray[np.bool_]", best: int | None, by: str | None) -> Figure:
+def pareto(
+    points: Points, x: str, y: str, on: "npt.NDArray[np.bool_]", best: int | None, by: str | None, ring: str
+) -> Figure:
     """One column against another: the front joined and in colour, all other points grey, the best ringed.
 
     `by` is a column whose values have colours of their own on the front.
@@ -79,7 +82,7 @@ def pareto(points: Points, x: str, y: str, on: "npt.NDArray[np.bool_]", best: in
     for order, (name, mine) in enumerate(groups.items()):
         traces.append(_marked(points, mine, x, y) | _style(order) | {"name": text(name), "showlegend": True})
     if best is not None and drawn[best]:
-        traces.append(_ring(points, best, x, y))
+        traces.append(_ring(points, best, x, y) | {"name": text(ring)})
     axes = [_axis(points.numbers(name)[drawn], titled(name, scale)) for name, scale in zip((x, y), scales, strict=True)]
     shape = layout(480, xaxis=axes[0], yaxis=axes[1], showlegend=True, hovermode="closest")
     return figure(traces, shape | {"legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}})
@@ -87,7 +90,7 @@ def pareto(points: Points, x: str, y: str, on: "npt.NDArray[np.bool_]", best: in
 
 def _axis(values: Array, title: str) -> Figure:
     return (
-        axis(title, type="log", dtick="D2" if _decades(values) < 2 else 1, tickformat=",~g")
+        axis(title, type="log", dtick="D2" if _decades(values) < 2.6 else 1, tickformat=",~g")
         if logarithmic(values)
         else axis(title, tickformat=",~g")
     )
@@ -143,7 +146,7 @@ def _line(x: Array, y: Array) -> Figure:
 def _ring(points: Points, best: int, x: str, y: str) -> Figure:
     marker = {"symbol": "circle-open", "size": 19, "color": INK, "line": {"width": 2}}
     at = np.array([best], dtype=np.intp)
-    return _marked(points, at, x, y) | {"marker": marker, "name": "the best by the objective", "hoverinfo": "skip"}
+    return _marked(points, at, x, y) | {"marker": marker, "hoverinfo": "skip"}
 
 
 # Tornados and indices
@@ -327,15 +330,25 @@ def parallel(points: Points, names: Sequence[str], color: str, indices: "npt.NDA
         "rangefont": {"size": 1, "color": "rgba(0,0,0,0)"},
         "labelangle": -18 if len(names) > 6 else 0,
     }
-    shape = layout(430, margin={"l": 70, "r": 110, "t": 100 if len(names) > 6 else 60, "b": 24})
+    words = [str(item) for item in points.columns[names[0]][chosen]] if _worded(points, names[0]) else [""]
+    left = 70 + 6 * min(max(map(len, words)), LONGEST)
+    shape = layout(430, margin={"l": left, "r": 110, "t": 100 if len(names) > 6 else 60, "b": 24})
     return figure([trace], shape)
+
+
+def _worded(points: Points, name: str) -> bool:
+    return points.columns[name].dtype.kind in "USO"
+
+
+def _short(words: str) -> str:
+    return words if len(words) <= LONGEST else f"{words[: LONGEST - 1]}…"
 
 
 def _dimension(points: Points, name: str, chosen: "npt.NDArray[np.intp]") -> Figure:
     column = points.columns[name][chosen]
-    if column.dtype.kind in "USO":
+    if _worded(points, name):
         words, index = np.unique([str(item) for item in column], return_inverse=True)
-        ticks = {"tickvals": list(range(len(words))), "ticktext": [text(str(word)) for word in words]}
+        ticks = {"tickvals": list(range(len(words))), "ticktext": [text(_short(str(word))) for word in words]}
         return {"label": text(label_of(name)), "values": index.ravel().tolist(), **ticks}
     scale = points.scale(name)
     values = np.asarray(column, dtype=np.float64) * scale.factor

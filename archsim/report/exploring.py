@@ -152,13 +152,15 @@ def front_chapter(
     on: "npt.NDArray[np.bool_]",
     best: int | None,
     more: Sequence[str] = (),
+    ring: str = "the best by the objective",
 ) -> Chapter:
     """The front of the first two objectives, and of each further one against the first; `more` columns in its table."""
     first, *others = wanted
     pairs = [(other, first) for other in others] or [(first, first)]
     group = _group(points, on)
     plots = tuple(
-        (charts.pareto(points, x.name, y.name, on, best, group), _front_caption(x, y, len(wanted))) for x, y in pairs
+        (charts.pareto(points, x.name, y.name, on, best, group, ring), _front_caption(x, y, len(wanted)))
+        for x, y in pairs
     )
     return Chapter("Front", "", plots, (front_table(points, wanted, on, best, more=more),))
 

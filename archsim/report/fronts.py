@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from archsim import __version__
-from archsim.explore.fronts import SHOWN, Front
+from archsim.explore.fronts import DOTS, SHOWN, Front
 from archsim.explore.pareto import Objective
 from archsim.report.charts import Points
 from archsim.report.document import clean
@@ -70,11 +70,22 @@ def to_html(found: Front, points: Points, wanted: Sequence[Objective], title: st
     chosen, usable = best(found, wanted), np.asarray(found.columns["feasible"], dtype=np.bool_)
     names = list(dict.fromkeys([*points.axes, *(item.name for item in wanted)]))
     chapters = [
-        front_chapter(points, wanted, found.on, chosen, _promise(found)),
-        *maps(points, wanted[0]),
+        front_chapter(points, wanted, found.on, chosen, _promise(found), _ring(wanted)),
+        *(maps(_swept(found, points), wanted[0]) if found.points - found.refined <= DOTS else ()),
         *parallel_chapter(points, names, wanted[0].name, usable),
     ]
     return page("pareto", f"Front: {title}", "What no other point beats", lead(found, wanted), chapters, command)
+
+
+def _ring(wanted: Sequence[Objective]) -> str:
+    goal = wanted[0]
+    return f"{'least' if goal.sign > 0 else 'most'} {label_of(goal.name)} within the SLO"
+
+
+def _swept(found: Front, points: Points) -> Points:
+    """The points of the sweep itself, without those added about an SLO."""
+    own = ~found.columns["added"]
+    return points_of({name: column[own] for name, column in points.columns.items()}, found.axes, found.units)
 
 
 def _columns(points: Points, found: Front, wanted: Sequence[Objective]) -> list[str]:
