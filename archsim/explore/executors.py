@@ -72,7 +72,7 @@ def _outlive() -> None:
 
 
 @contextmanager
-def dask(address: str) -> Iterator[Workers]:
+def dask(address: str, patience: str = "10s") -> Iterator[Workers]:
     """The workers of a dask cluster with a scheduler at an address such as tcp://host:8786.
 
     Raises ValueError without the extra `cluster`, and where no scheduler answers.
@@ -82,7 +82,7 @@ def dask(address: str) -> Iterator[Workers]:
     except ImportError:
         raise ValueError("--dask needs dask.distributed: pip install 'archsim[cluster]'") from None
     try:
-        client: Any = Client(address, timeout="10s", set_as_default=False)
+        client: Any = Client(address, timeout=patience, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ValueError(f"--dask {address}: no scheduler answers: {error}") from None
     try:

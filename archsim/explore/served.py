@@ -20,10 +20,10 @@ PERCENTILES = ("p50", "p90", "p99")
 COLUMNS = {
     **{f"{name}_{p}": "s" for name in ("ttft", "tpot", "itl", "e2e", "queue") for p in ("mean", *PERCENTILES)},
     "finished": "",
-    "request_rate": "1/s",
+    "request_rate": "req/s",
     "output_rate": "tok/s",
     "input_rate": "tok/s",
-    "goodput": "1/s",
+    "goodput": "req/s",
     "slo_share": "",
     "cost_per_token": "USD/Mtok",
     "power": "W",

@@ -20,7 +20,7 @@ from archsim.explore.rows import Column, Piece, Task, blocks, limit_of
 from archsim.explore.structure import Origin
 from archsim.explore.vary import Axis
 
-TOGETHER = 32  # small structures that make a chunk, at the most
+TOGETHER = 8  # small structures that make a chunk, at the most
 
 
 @dataclass(frozen=True)
