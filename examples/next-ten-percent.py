@@ -28,9 +28,13 @@ RESOURCES = (
 def asked(chip: str, runtime: str) -> Sensitivity:
     """The sensitivity of the cost per token on eight chips."""
     scenario = archsim.scenario(
-        model="meta/llama-3.1-70b", pools={"chips": {"chip": chip, "count": 8}}, runtime=runtime,
-        precision={"weights": "fp8", "kv": "fp8"}, traffic={"input": 1155, "output": 211},
-        slo={"ttft": "2 s", "interactivity": "30 tok/s"}, objective={"minimize": "cost_per_token"},
+        model="meta/llama-3.1-70b",
+        pools={"chips": {"chip": chip, "count": 8}},
+        runtime=runtime,
+        precision={"weights": "fp8", "kv": "fp8"},
+        traffic={"input": 1155, "output": 211},
+        slo={"ttft": "2 s", "interactivity": "30 tok/s"},
+        objective={"minimize": "cost_per_token"},
     )
     return sensitivity(scenario, "steady", "cost_per_token")
 
@@ -51,8 +55,10 @@ def main() -> None:
     print(f"{'clients now':<26}" + "".join(f"{count:>12,.0f}" for count in clients))
     print("\nThe strongest elasticities of the cost, on the side of less and of more:")
     for name, result in found.items():
-        rows = [f"{row.field.name.removeprefix('chip.')} {row.chosen.below:+.2f} {row.chosen.above:+.2f}"
-                for row in result.moving[:4]]
+        rows = [
+            f"{row.field.name.removeprefix('chip.')} {row.chosen.below:+.2f} {row.chosen.above:+.2f}"
+            for row in result.moving[:4]
+        ]
         print(f"  {name:<10}{'; '.join(rows)}")
 
 

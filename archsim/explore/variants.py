@@ -17,8 +17,9 @@ from archsim.explore.run import run
 from archsim.explore.scenario import Scenario, with_fields
 
 MOST = 150_000  # proposals x points priced at once: a few hundred arrays of so many numbers fit in memory
-COARSE = 40  # numbers of clients of the first look, evenly over their logarithm
-FINE = 33  # and of each look between the neighbours of the best
+COARSE = 24  # numbers of clients of the first look, evenly over their logarithm
+ABOUT = 13  # and more of them about the best of the first variant, within a quarter
+FINE = 9  # on each side of the best, in each look between its neighbours
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +80,12 @@ def fixed(scenario: Scenario, mode: str) -> Scenario | None:
 def _searched(scenario: Scenario, known: Mapping[str, Array], metrics: Sequence[str], count: int) -> Answers:
     """Steady answers at the best number of clients: a coarse look, then closer ones about the best of each variant."""
     columns = {name: value.reshape(-1, 1) for name, value in known.items()}  # beside the proposals, which are rows
-    most = max(most_clients(with_fields(scenario, columns)), 1)
+    most = float(max(most_clients(with_fields(scenario, columns)), 1))
     grid = np.unique(np.round(np.geomspace(1.0, most, COARSE)))
+    if count > 1:  # variants are mostly alike
+        first = _searched(scenario, {name: value[:1] for name, value in known.items()}, (), 1).batch[0]
+        about = np.round(first * np.geomspace(0.75, 4.0 / 3.0, ABOUT)).clip(1.0, most)
+        grid = np.unique(np.concatenate([grid, about]))
     batches = np.broadcast_to(grid, (count, grid.size))
     while True:
         found = _priced(scenario, "steady", {**known, "batch": batches.ravel()}, metrics)
