@@ -252,16 +252,12 @@ def test_faults_of_extends_and_set(write: Write, text: str, expected: str) -> No
 def test_set_may_not_nest_deeper_than_a_file_may() -> None:
     deep = f"{'[' * 40}{']' * 40}"
     document = read_text(f"a: {deep}\nset: {{a{'.0' * 20}: {deep}}}\n", FILE)
-    assert "nests values deeper than 50 levels" in faults_of(
-        lambda: catalog.resolve(document, lambda *_: FILE)
-    )
+    assert "nests values deeper than 50 levels" in faults_of(lambda: catalog.resolve(document, lambda *_: FILE))
 
 
 def test_extends_may_not_go_deeper_than_ten_files(write: Write) -> None:
     chain = {f"c{n}": f"extends: c{n + 1}\n" for n in range(12)} | {"c12": "a: 1\n"}
-    assert "extends goes more than 10 files deep" in faults_of(
-        lambda: resolved(write, "extends: c0\n", **chain)
-    )
+    assert "extends goes more than 10 files deep" in faults_of(lambda: resolved(write, "extends: c0\n", **chain))
     assert resolved(write, "extends: c3\n", **chain).data == {"a": 1}
 
 
@@ -307,9 +303,7 @@ def test_unknown_names_suggest_near_ones_or_list_what_exists(write: Write) -> No
     )
     ambiguous = faults_of(lambda: catalog.find("chips", "h100", mark))
     assert ambiguous == "s.yaml:3:9: chip 'h100' is ambiguous: write 'amd/h100' or 'nvidia/h100'"
-    assert faults_of(lambda: catalog.find("chips", "./l40.yaml")).startswith(
-        "./l40.yaml: no such file './l40.yaml'"
-    )
+    assert faults_of(lambda: catalog.find("chips", "./l40.yaml")).startswith("./l40.yaml: no such file './l40.yaml'")
 
 
 @pytest.mark.parametrize("name", ["", ".", "/", "~nobody/x", "a\0b", "x" * 5000, "../..", "*", "[", "nvidia"])
@@ -318,9 +312,7 @@ def test_odd_names_are_faults_not_crashes(write: Write, name: str) -> None:
     faults_of(lambda: catalog.find("chips", name))
 
 
-def test_user_folders_come_first_and_may_extend_what_they_shadow(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_user_folders_come_first_and_may_extend_what_they_shadow(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     write("site/archsim/chips/nvidia/h100.yaml", VALID)
     write("env/chips/nvidia/h100.yaml", "extends: nvidia/h100\nname: env\n")
     write("added/chips/own.yaml", VALID)

@@ -89,9 +89,7 @@ def modules() -> dict[Path, str]:
 
 def test_every_file_lies_in_a_known_room() -> None:
     known = modules()
-    strangers = [
-        str(file.relative_to(PACKAGE.parent)) for file in known if known[file].split(".")[1] not in RANK
-    ]
+    strangers = [str(file.relative_to(PACKAGE.parent)) for file in known if known[file].split(".")[1] not in RANK]
     assert known and not strangers, f"give them a place in ROWS and in docs/design.md: {strangers}"
 
 

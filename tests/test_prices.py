@@ -82,10 +82,7 @@ def test_the_cost_of_a_cached_token_is_marginal() -> None:
 
 def test_a_longer_prefix_costs_more_in_all() -> None:
     traffic = [{"input": 1000 + cached, "output": 200, "cached": cached} for cached in (1000, 4000, 16000)]
-    costs = [
-        one(steady(traffic=sizes).metric("cached_input_cost")) * sizes["cached"]
-        for sizes in traffic
-    ]
+    costs = [one(steady(traffic=sizes).metric("cached_input_cost")) * sizes["cached"] for sizes in traffic]
     assert costs == sorted(costs) and costs[0] > 0
 
 

@@ -152,9 +152,7 @@ def test_values_print_with_a_fitting_unit(value: float, dimension: str, text: st
 @given(st.sampled_from(sorted(DIMENSIONS)), st.floats(1e-23, 1e30), st.integers(1, 9))
 @example("time", 3599.9, 3)
 def test_show_is_the_inverse_of_parse(dimension: str, value: float, digits: int) -> None:
-    assert parse(show(value, dimension, digits), dimension) == pytest.approx(
-        value, rel=0.5001 * 10 ** (1 - digits)
-    )
+    assert parse(show(value, dimension, digits), dimension) == pytest.approx(value, rel=0.5001 * 10 ** (1 - digits))
 
 
 def test_formats_count_their_scales() -> None:
@@ -173,7 +171,10 @@ def test_formats_name_the_matrix_rate_they_compute_at() -> None:
     assert {name for name, base in bases.items() if base == "fp8"} == {"fp8_block", "mxfp8"}
     assert {name for name, base in bases.items() if base == "fp4"} == {"nvfp4", "mxfp4"}
     assert {name: base for name, base in bases.items() if base not in ("fp8", "fp4")} == {
-        "fp16": "bf16", "q8_0": "int8", "q4_0": "int4", "int4_g32": "int4"
+        "fp16": "bf16",
+        "q8_0": "int8",
+        "q4_0": "int4",
+        "int4_g32": "int4",
     }
 
 

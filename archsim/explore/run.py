@@ -98,7 +98,7 @@ def choose(scenario: Scenario, names: Mapping[str, Array], answer: Answer) -> Re
     broken, fits = legal(scenario), answer.fits
     swept = (1, *(values.size for values in names.values()), *((1,) if answer.mode == "steady" else ()))
     shape = np.broadcast_shapes(broken.shape, fits.shape, answer.tpot.shape, swept)
-    usable, slo = (broken == 0) & (fits > 0), _slo(scenario, answer)
+    usable, slo = (broken == 0) & (fits > 0), within_slo(scenario, answer)
     choice = np.zeros((1, *shape[1:]), np.int64)
     if shape[0] > 1:
         choice = np.argmin(_ranking(scenario, answer, usable, slo, shape), axis=0)[None]
@@ -113,7 +113,7 @@ def choose(scenario: Scenario, names: Mapping[str, Array], answer: Answer) -> Re
     return Result(scenario, names, answer, choice.reshape(points), feasible, reason, chosen(slo) & feasible)
 
 
-def _slo(scenario: Scenario, answer: Answer) -> Flags:
+def within_slo(scenario: Scenario, answer: Answer) -> Flags:
     """Where a proposal keeps the SLO."""
     slo = scenario.slo
     kept: Flags = np.ones((1,), np.bool_)

@@ -1,0 +1,154 @@
+"""Many variants of a scenario at once: each with some numbers changed, and the best plan found for it anew.
+
+Sensitivities and crossings ask how the *best* answer moves with a number. A step answer chooses among the proposed
+splits and the batches that the scenario lists; a steady answer among splits and every number of clients.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from archsim.arrays import Array
+from archsim.explore.evaluate import most_clients
+from archsim.explore.result import Result, objective, scalar_scenario
+from archsim.explore.run import run
+from archsim.explore.scenario import Scenario, with_fields
+
+MOST = 150_000  # proposals x points priced at once: a few hundred arrays of so many numbers fit in memory
+COARSE = 24  # numbers of clients of the first look, evenly over their logarithm
+ABOUT = 13  # and more of them about the best of the first variant, within a quarter
+FINE = 9  # on each side of the best, in each look between its neighbours
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What each of V variants answers at its best plan: metrics by name, NaN where nothing fits.
+
+    `kept` says where the SLO holds (everywhere where there is none), `batch` the sequences or clients, `plan` the
+    degrees of the split, `reason` why nothing fits, empty where something does. `anew`: there was a choice.
+    """
+
+    metrics: Mapping[str, Array]
+    kept: npt.NDArray[np.bool_]
+    batch: Array
+    plan: Mapping[str, Array]
+    reason: tuple[str, ...]
+    anew: bool = True
+
+    @property
+    def feasible(self) -> npt.NDArray[np.bool_]:
+        """Where a plan fits."""
+        return np.array([not text for text in self.reason], dtype=np.bool_)
+
+    def usable(self, name: str) -> Array:
+        """A metric, NaN where nothing fits or the SLO is missed."""
+        return np.where(self.kept & self.feasible, self.metrics[name], np.nan)
+
+
+def answers(scenario: Scenario, mode: str, fields: Mapping[str, Array], metrics: Sequence[str] = ()) -> Answers:
+    """The best answer of every variant: `fields` are numbers of the scenario, each with V values or one.
+
+    Among the scenario's `batch` for a step, and among all numbers of clients for a steady answer unless `fields` has
+    `batch`. Raises KeyError for an unknown field or metric, ValueError where the scenario lacks what the mode needs.
+    """
+    count = max((value.size for value in fields.values()), default=1)
+    known = {name: np.broadcast_to(value.ravel(), (count,)) for name, value in fields.items()}
+    if mode == "steady" and "batch" in known:
+        return _priced(scenario, mode, known, metrics)
+    if mode == "steady":
+        return _searched(scenario, known, metrics, count)
+    context = known.get("context", scenario.context)
+    if context is None or ("batch" not in known and scenario.batch is None):
+        raise ValueError("the step answer needs `batch` and `context`")
+    if "context" not in known and context.size > 1:
+        raise ValueError(f"the scenario lists {context.size} contexts; ask about one of them")
+    if "batch" in known or scenario.batch is None:
+        return _priced(scenario, mode, known, metrics)
+    return _priced(scenario, mode, known | {"batch": np.tile(scenario.batch.ravel(), count)}, metrics)
+
+
+def fixed(scenario: Scenario, mode: str) -> Scenario | None:
+    """The scenario with its best plan and batch given; None where nothing fits."""
+    best = answers(scenario, mode, {})
+    if not best.feasible.all():
+        return None
+    return scalar_scenario(run(scenario, mode, {"batch": best.batch}), 0)
+
+
+def _searched(scenario: Scenario, known: Mapping[str, Array], metrics: Sequence[str], count: int) -> Answers:
+    """Steady answers at the best number of clients: a coarse look, then closer ones about the best of each variant."""
+    columns = {name: value.reshape(-1, 1) for name, value in known.items()}  # beside the proposals, which are rows
+    most = float(max(most_clients(with_fields(scenario, columns)), 1))
+    grid = np.unique(np.round(np.geomspace(1.0, most, COARSE)))
+    if count > 1:  # variants are mostly alike
+        first = _searched(scenario, {name: value[:1] for name, value in known.items()}, (), 1).batch[0]
+        about = np.round(first * np.geomspace(0.75, 4.0 / 3.0, ABOUT)).clip(1.0, most)
+        grid = np.unique(np.concatenate([grid, about]))
+    batches = np.broadcast_to(grid, (count, grid.size))
+    while True:
+        found = _priced(scenario, "steady", {**known, "batch": batches.ravel()}, metrics)
+        rows, at = np.arange(count), (batches == found.batch[:, None]).argmax(axis=1)
+        last = batches.shape[1] - 1
+        low = batches[rows, np.maximum(at - 1, 0)]
+        high = batches[rows, np.minimum((batches <= found.batch[:, None]).sum(axis=1), last)]
+        if max((found.batch - low).max(), (high - found.batch).max()) <= 1.0:
+            return found
+        batches = _between(low, found.batch, high)
+
+
+def _between(low: Array, best: Array, high: Array) -> Array:
+    """Whole numbers from low to high, evenly on both sides of the best; the rows of all variants have one length."""
+    shares = np.linspace(0.0, 1.0, FINE)
+    sides = low + shares[:, None] * (best - low), best + shares[:, None] * (high - best)
+    return np.asarray(np.round(np.concatenate(sides)).T, dtype=np.float64)
+
+
+def _priced(scenario: Scenario, mode: str, known: Mapping[str, Array], metrics: Sequence[str]) -> Answers:
+    """The best of each variant among its batches: `known` has V values of each field and V rows of batches, flat."""
+    count = max((value.size for name, value in known.items() if name != "batch"), default=1)
+    each = max(known["batch"].size // count, 1) if "batch" in known else 1
+    rows = max(1, MOST // (each * scenario.split.chips.size))
+    parts = []
+    for start in range(0, count, rows):
+        part = {name: np.repeat(value[start : start + rows], each) for name, value in known.items() if name != "batch"}
+        if "batch" in known:
+            part["batch"] = known["batch"][start * each : (start + rows) * each]
+        parts.append(_part(run(scenario, mode, part, zipped=True), each, metrics))
+    return _joined(parts) if len(parts) > 1 else parts[0]
+
+
+def _part(result: Result, each: int, metrics: Sequence[str]) -> Answers:
+    """The best of each `each` points in turn: by the objective, within the SLO where any point is."""
+    goal, sign = objective(result.scenario, result.mode)
+    values = np.where(result.feasible, sign * result.metric(goal), np.inf).reshape(-1, each)
+    kept = np.where(result.meets_slo.reshape(-1, each), values, np.inf)
+    best = np.where(np.isfinite(kept).any(axis=1), kept.argmin(axis=1), values.argmin(axis=1))
+    index = np.arange(len(best)) * each + best
+
+    def at(item: Array) -> Array:
+        return np.asarray(np.broadcast_to(item, result.shape).ravel()[index])
+
+    feasible = result.feasible.ravel()[index]
+    return Answers(
+        {name: at(result.metric(name)) for name in metrics},
+        result.meets_slo.ravel()[index],
+        at(result.pick(result.answer.batch)),
+        {name: at(result.pick(value)) for name, value in result.scenario.split.named().items()},
+        tuple("" if fits else result.reason_at(int(i)) for fits, i in zip(feasible, index, strict=True)),
+        result.scenario.mapper is not None or each > 1,
+    )
+
+
+def _joined(parts: Sequence[Answers]) -> Answers:
+    """Answers one after another."""
+    first = parts[0]
+    return Answers(
+        {name: np.concatenate([part.metrics[name] for part in parts]) for name in first.metrics},
+        np.concatenate([part.kept for part in parts]),
+        np.concatenate([part.batch for part in parts]),
+        {name: np.concatenate([part.plan[name] for part in parts]) for name in first.plan},
+        tuple(reason for part in parts for reason in part.reason),
+        first.anew,
+    )

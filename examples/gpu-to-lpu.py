@@ -1,0 +1,72 @@
+"""How many GPUs to how many LPUs, by the interactivity that is promised.
+
+DeepSeek-V3 in fp8 with attention on Rubin and experts pinned to LPX chips, at 8k of context: the ratio with the fewest
+dollars a token at every interactivity, beside Rubin alone. Racks are whole: a rack of Rubin has 72 GPUs, one of LPX 256.
+"""
+
+import numpy as np
+
+import archsim
+from archsim.explore.fronts import Front, front_of
+from archsim.explore.pareto import objectives
+from archsim.explore.result import METRICS
+from archsim.explore.specify import specify
+
+FORMATS = {"weights": "fp8", "attention": "fp8", "experts": "fp8", "activations": "fp8", "kv": "fp8"}
+RUBIN = (72, 144, 288)
+LPX = (1792, 2560, 3584)
+BATCHES = (2.0 ** np.arange(4, 15)).tolist()
+LEVELS = (25, 50, 75, 100, 125, 150, 175, 200)
+WANTED = objectives("cost_per_token:min,interactivity:max", list(METRICS))
+
+
+def front(pools: dict[str, object], mapper: str) -> Front:
+    """The front of cost and interactivity over every plan and batch."""
+    scenario = archsim.scenario(
+        model="deepseek/deepseek-v3",
+        precision=FORMATS,
+        pools=pools,
+        mapper=mapper,
+        runtime="tensorrt-llm",
+        batch=1,
+        context=8192,
+        objective={"minimize": "cost_per_token"},
+    )
+    return front_of(specify([scenario], {"batch": BATCHES}, mode="step"), WANTED)
+
+
+def cheapest(found: Front, level: float) -> tuple[float, int] | None:
+    """The least dollars a token at an interactivity, and which point that is."""
+    cost = np.where(found.columns["interactivity"] >= level, found.columns["cost_per_token"], np.inf)
+    if not np.isfinite(cost).any():
+        return None
+    index = int(np.argmin(cost))
+    return float(cost[index]), index
+
+
+def main() -> None:
+    """Prints a row for each interactivity."""
+    alone = front({"gpu": {"chip": "nvidia/rubin-vr200", "count": 72}}, "auto")
+    pairs = {}
+    for gpus in RUBIN:
+        for lpus in LPX:
+            ffn = {"chip": "nvidia/groq-3-lpx", "count": lpus, "economics": {"overhead": "0 W"}}
+            pools = {"attention": {"chip": "nvidia/rubin-vr200", "count": gpus}, "ffn": ffn}
+            pairs[gpus, lpus] = front(pools, "attention-ffn")
+    looked = sum(found.looked for found in pairs.values())
+    print(f"DeepSeek-V3, 8,192 tokens of context: {looked:,} plans of {len(pairs)} pairs of pools\n")
+    print(f"{'tok/s/user':>10}{'72 Rubin':>12}{'with LPX':>12}{'Rubin':>8}{'LPX':>7}{'LPX a GPU':>11}{'batch':>8}")
+    for level in LEVELS:
+        first = cheapest(alone, level)
+        found = {pair: best for pair, result in pairs.items() if (best := cheapest(result, level)) is not None}
+        cells = f"{level:>10}" + (f"{'-':>12}" if first is None else f"{f'${first[0]:.2f}':>12}")
+        if not found:
+            print(cells + f"{'-':>12}")
+            continue
+        (gpus, lpus), (cost, index) = min(found.items(), key=lambda item: item[1][0])
+        batch = pairs[gpus, lpus].columns["batch"][index]
+        print(cells + f"{f'${cost:.2f}':>12}{gpus:>8}{lpus:>7}{lpus / gpus:>11.1f}{batch:>8,.0f}")
+
+
+if __name__ == "__main__":
+    main()
