@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
+from math import ceil, isfinite
 
 import numpy as np
 
@@ -21,7 +21,7 @@ REQUESTS = 1000  # played at the least
 LONGEST = 40_000  # played at the most
 WARM = 0.25  # share of the requests that is not counted, since the chips start empty
 ROUNDS = 6.0  # times that the system's content is exchanged while it is played
-MAPPERS = ("tensor-parallel", "expert-parallel", "context-parallel", "pipeline", "layer-pipeline", "auto")
+MAPPERS = ("tensor-parallel", "context-parallel", "pipeline", "expert-parallel", "auto", "layer-pipeline")
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,8 @@ class Proposal:
         """The mapper that proposes this split for so many chips; empty where it has to be given."""
         wanted = {name: float(value.max()) for name, value in self.system.split.named().items()}
         for name in MAPPERS:
+            if name == "expert-parallel" and wanted["expert"] == 1.0:
+                continue
             try:
                 found = load_mapper(name).propose(self.scenario.model, self.system.system.main).named()
             except ValueError:
@@ -124,12 +126,15 @@ class Trial:
 
 
 def played(proposal: Proposal, demand: Demand, percentile: float) -> Trial:
-    """A proposal with its requests played one by one. The first WARM of them are not counted: the chips start empty."""
+    """A proposal with its requests played one by one. The first WARM of them, or the first of each
+    session, are not counted: the chips start empty, and all sessions at once.
+    """
     scenario = proposal.system
     service = serve(scenario, _asked(proposal, demand))
     m = service.measures
     order = np.argsort(service.played.arrived, kind="stable")
-    kept = order[round(WARM * order.size) :]
+    first = max(round(WARM * order.size), min(demand.sessions or 0, order.size // 2))
+    kept = order[first:]
     ttft, tpot = (_percentile(values[kept], percentile) for values in (m.ttft, m.tpot))
     slo, name = scenario.slo, f"p{percentile:g}"
     why = ""
@@ -150,7 +155,7 @@ def _percentile(values: Array, percentile: float) -> float:
 
 
 def _asked(proposal: Proposal, demand: Demand) -> Asked:
-    """The requests to play: so many that the system's content is exchanged several times."""
+    """The requests to play: so many that the system's content is exchanged several times, whatever is proposed."""
     scenario = proposal.system
     if scenario.traffic is None:
         raise ValueError("nothing to play: give `traffic` in the scenario")
@@ -158,8 +163,9 @@ def _asked(proposal: Proposal, demand: Demand) -> Asked:
         closed = scenario.traffic.model_copy(update={"arrivals": "closed", "clients": demand.sessions, "profile": ()})
         return Asked(traffic=closed, count=demand.requests or _number(demand.sessions), seed=demand.seed)
     _, output = lengths(scenario)
-    content = demand.amount * (proposal.ttft + float(output.max()) * proposal.tpot)
-    number = demand.requests or _number(content)
+    slo, limit = scenario.slo, tpot_limit(scenario.slo)
+    tpot, ttft = limit if isfinite(limit) else proposal.tpot, slo.ttft if slo.ttft is not None else proposal.ttft
+    number = demand.requests or _number(demand.amount * (ttft + float(output.max()) * tpot))
     return Asked(traffic=scenario.traffic, rate=demand.rate, count=number, seed=demand.seed)
 
 

@@ -35,7 +35,9 @@ class Sized:
     """The answer, what was played on the way to it, and what was looked at.
 
     `splits` are legal, `fitting` have memory, `points` are those at every batch of all kinds of chips, `proposals` keep
-    the demand and the SLO in closed form as far as the search went. `nearest` are the least TPOT and TTFT seen (s).
+    the demand and the SLO in closed form as far as the search went. `foreseen` of them were put off, since the
+    percentile of TPOT lay above its mean by more, in every one played, than they have room for: of these, each replica
+    is played once, in the most copies that would still win. `nearest` are the least TPOT and TTFT seen (s).
     """
 
     demand: Demand
@@ -47,6 +49,7 @@ class Sized:
     fitting: int
     points: int
     proposals: int
+    foreseen: int
     nearest: tuple[float, float]
 
     @property
@@ -91,31 +94,90 @@ def size(scenarios: Sequence[Scenario], demand: Demand, progress: Callable[[str]
     demand.check()
     search = _Search(scenarios, demand)
     percentile = demand.percentile if demand.percentile is not None else 100.0 * scenarios[0].slo.share
-    trials: list[Trial] = []
-    answer = None
+    games = _Games(demand, percentile, progress)
+    answer, least, foreseen = None, 0.0, 0
+    limit = tpot_limit(scenarios[0].slo)
     for proposal in search.proposals():
-        if progress is not None:
-            progress(f"playing {proposal.chips} chips")
-        trials.append(played(proposal, demand, percentile))
-        if trials[-1].passes:
-            answer = _fewer(trials, demand, percentile)
+        if proposal.tpot * least > limit:
+            foreseen += 1
+            games.later(proposal)
+            continue
+        trial = games.play(proposal)
+        if trial.passes:
+            answer = games.better(games.fewer(trial))
             break
-        search.again(proposal.times(proposal.copies + 1))
-        if len(trials) >= demand.tries:
+        if trial.tpot > limit:
+            games.later(proposal)
+            ratio = trial.tpot / proposal.tpot
+            least = min(least or ratio, ratio)
+        else:
+            search.again(proposal.times(proposal.copies + 1))
+        if len(games.trials) >= demand.tries:
             break
-    counts = search.splits, search.fitting, search.points, search.proposed
-    return Sized(demand, scenarios[0], percentile, answer, tuple(trials), *counts, search.nearest)
+    counts = search.splits, search.fitting, search.points, search.proposed, foreseen
+    return Sized(demand, scenarios[0], percentile, answer, tuple(games.trials), *counts, search.nearest)
 
 
-def _fewer(trials: list[Trial], demand: Demand, percentile: float) -> Trial:
-    """The last trial, or one with fewer copies that passes too: the closed form may ask for more than it takes."""
-    best = trials[-1]
-    while best.proposal.copies > 1:
-        trials.append(played(best.proposal.times(best.proposal.copies - 1), demand, percentile))
-        if not trials[-1].passes:
-            break
-        best = trials[-1]
-    return best
+class _Games:
+    """Proposals that were played."""
+
+    def __init__(self, demand: Demand, percentile: float, progress: Callable[[str], None] | None) -> None:
+        """Nothing is played yet."""
+        self.demand, self.percentile, self.progress = demand, percentile, progress
+        self.trials: list[Trial] = []
+        self.rivals: list[Proposal] = []
+
+    def later(self, proposal: Proposal) -> None:
+        """Keeps a replica that may do in another number; of one, the proposal with the least TPOT."""
+        others = [one for one in self.rivals if not _same(one, proposal)]
+        known = [one for one in self.rivals if _same(one, proposal)]
+        self.rivals = [*others, min((*known, proposal), key=lambda one: one.tpot)]
+
+    def failed(self, proposal: Proposal) -> int:
+        """The most copies of a replica that failed; 0 where none was played."""
+        trials = [one for one in self.trials if not one.passes and _same(one.proposal, proposal)]
+        return max((one.proposal.copies for one in trials), default=0)
+
+    def better(self, answer: Trial) -> Trial:
+        """The answer, or a better one among the replicas that were put off: each in the most copies that would win."""
+        name = self.demand.objective
+        for rival in sorted(self.rivals, key=lambda one: one.tpot):
+            each = rival.value(name) / rival.copies
+            copies = ceil(answer.proposal.value(name) / each * (1.0 - 1e-9)) - 1
+            if copies > self.failed(rival) and not _same(rival, answer.proposal):
+                trial = self.play(rival.times(copies))
+                answer = self.fewer(trial) if trial.passes else answer
+        return answer
+
+    def play(self, proposal: Proposal) -> Trial:
+        """Plays one more."""
+        if self.progress is not None:
+            self.progress(f"playing {proposal.chips} chips")
+        self.trials.append(played(proposal, self.demand, self.percentile))
+        return self.trials[-1]
+
+    def fewer(self, passing: Trial) -> Trial:
+        """The fewest copies of a replica that pass: the closed form may ask for more than it takes.
+
+        Downwards in steps that double, and then by halving; what failed before is not played again.
+        """
+        best, low, step = passing, self.failed(passing.proposal), 1
+        while best.proposal.copies - low > 1:
+            high = best.proposal.copies
+            copies = (low + high) // 2 if low else max(high - step, 1)
+            trial = self.play(best.proposal.times(copies))
+            if trial.passes:
+                best, step = trial, step * 2
+            else:
+                low = copies
+        return best
+
+
+def _same(one: Proposal, other: Proposal) -> bool:
+    """Whether two proposals are copies of one replica."""
+    theirs = other.split.named()
+    same = all((value == theirs[name]).all() for name, value in one.split.named().items())
+    return one.scenario is other.scenario and same
 
 
 class _Search:

@@ -215,7 +215,9 @@ def _counts(found: Sized) -> str:
         "fit, each at every batch"
     )
     text += f"; {found.proposals:,} keep the SLO in closed form as far as the search went"
-    return f"{text}, {counted(len(found.trials), 'proposal')} {'was' if len(found.trials) == 1 else 'were'} played."
+    if found.foreseen:
+        text += f", {found.foreseen:,} of them no quicker than what failed"
+    return f"{text}. Played: {len(found.trials)}."
 
 
 def trial_table(found: Sized) -> Table:
@@ -261,6 +263,7 @@ def sized_json(found: Sized) -> str:
                 "fitting": found.fitting,
                 "points": found.points,
                 "proposals": found.proposals,
+                "foreseen": found.foreseen,
             },
             "played": [_trial(one) for one in found.trials],
         }
