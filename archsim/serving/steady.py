@@ -282,6 +282,17 @@ class _Loop:
             low, high = np.where(fewer, middle, low), np.where(fewer, high, middle)
         return self._state(high, spans)
 
+    def keeping(self, spans: Array) -> _State:
+        """The state that keeps exactly the decoding sequences in decode, by bisection along the path of `settle`."""
+        shape = np.broadcast_shapes(self.decoding.shape, (*spans.shape[:-1], 1))
+        low, high = np.zeros(shape), np.full(shape, 2.0)
+        for _ in range(ROUNDS):
+            middle = (low + high) / 2.0
+            state = self._state(middle, spans)
+            fewer = state.rate * self.output * state.tpot < self.decoding
+            low, high = np.where(fewer, middle, low), np.where(fewer, high, middle)
+        return self._state(high, spans)
+
     def _state(self, path: Array, spans: Array) -> _State:
         """The loop at a place of the path: 0 to 1 is the share of mixed steps, 1 to 2 the requests they take.
 
@@ -327,3 +338,40 @@ def _interpolate(place: Array, values: Array) -> Array:
     rows = np.broadcast_to(values, (*shape, KNOTS))
     low, high = (np.take_along_axis(rows, left + shift, -1) for shift in (0, 1))
     return np.asarray(low + (at - left) * (high - low))
+
+
+def sustaining(d: Deployment, decoding: Array, prompt: Array, output: Array, cached: Array) -> Steady:
+    """The closed loop that keeps `decoding` sequences in decode, with as many clients as that takes.
+
+    The same equations as `steady`, solved from the other end: the steps are priced once, for a number of sequences that
+    is given. Where prefill cannot feed so many, the time to the first token is infinite. The last axis of every array
+    has length 1.
+    """
+    step = decode(decoding, prompt + output / 2.0, d.model.clips)
+    plain = run_step(place(d, step), d.chip, d.runtime.stack)
+    loop = _Loop(d, decoding, decoding, prompt, output, np.minimum(cached, prompt - 1.0), plain.turnaround)
+    mixed = loop.mixed_steps()
+    spans = with_prefill(plain, mixed)
+    for _ in range(PASSES + 1):
+        state = loop.keeping(spans)
+        loop = replace(loop, running=np.maximum(state.running, 1.0))
+    fed = state.rate * output * state.tpot > decoding * (1.0 - 1e-6)
+    ttft = np.where(fed, state.running / state.rate - output * state.tpot, np.inf)
+    time = np.minimum(state.mixed * state.seconds / state.mean, 1.0)
+    added = state.mixed * (state.seconds - plain.turnaround) / state.mean
+    memory = memory_plan(d, loop.running, prompt + HELD * output)
+    return Steady(
+        ttft,
+        state.tpot,
+        loop.running,
+        state.rate,
+        state.joined,
+        added,
+        plain,
+        mixed,
+        state.seconds,
+        time,
+        state.place,
+        loop.most,
+        memory,
+    )

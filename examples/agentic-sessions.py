@@ -1,0 +1,37 @@
+"""The cheapest way to 1,000 agentic sessions of DeepSeek-V3 at 50 tokens/s a user.
+
+An agent sends its instructions and tools (8,192 tokens that many share), its task so far, and waits; a tool then takes
+three seconds. Three kinds of chips are priced at every legal split and batch; the cheapest proposal is played with all
+thousand sessions before it is an answer.
+"""
+
+import archsim
+from archsim.explore.played import Demand
+from archsim.explore.size import on_chip, size
+from archsim.report.search import print_sized
+
+KINDS = ("nvidia/h200-sxm", "nvidia/b200-sxm", "nvidia/gb200")
+
+
+def main() -> None:
+    """Prints the answer, what was played for it, and what each kind of chip alone would cost."""
+    scenario = archsim.scenario(
+        model="deepseek/deepseek-v3",
+        pools={"gpu": {"chip": KINDS[0], "count": 8}},
+        traffic={
+            "name": "agents",
+            "input": {"mean": 2048, "spread": 0.8, "most": 16384},
+            "output": {"mean": 300, "spread": 0.8, "most": 2000},
+            "shared": {"tokens": 8192, "groups": 4},
+            "cached": 8192,
+            "think": "3 s",
+        },
+        slo={"ttft": "2 s", "interactivity": "50 tok/s"},
+    )
+    kinds = [on_chip(scenario, name) for name in KINDS]
+    demand = Demand(sessions=1000, objective="cost", requests=2000, largest=32)
+    print_sized(size(kinds, demand))
+
+
+if __name__ == "__main__":
+    main()
