@@ -292,6 +292,16 @@ def test_both_pools_are_paid_for_and_count_in_what_a_chip_does() -> None:
     assert result.throughput_per_chip[0] == pytest.approx(result.throughput[0] / 32)
 
 
+def test_terms_of_a_pool_are_those_of_its_chips_in_either_place() -> None:
+    free = {"by": "rent", "rent": "0 USD/h"}
+    for place in ("attention", "ffn"):
+        pools: dict[str, dict[str, object]] = {name: {"chip": H100, "count": 16} for name in ("attention", "ffn")}
+        pools[place]["economics"] = free
+        both = shares(archsim.run(apart(pools=pools)).answer)
+        assert {share.pool: float(share.hourly.max()) for share in both}[place] == 0.0
+        assert sum(float(share.hourly.max()) for share in both) == pytest.approx(16 * 2.95)
+
+
 def test_an_lpu_pool_is_pinned_and_its_slices_wait_for_their_layer() -> None:
     result = archsim.run("deepseek-v3-on-rubin-and-lpx", batch=288)
     answer = archsim.run(scalar_scenario(result, 0)).answer

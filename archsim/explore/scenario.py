@@ -247,7 +247,7 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         skew=array(file.routing.skew),
         options=file.placement,
         speculation=file.speculation,
-        terms=file.economics,
+        terms=file.pools[pools.system.main_name].economics or file.economics,
         prices=file.prices,
         partner_terms=pools.terms,
         drafter=named.drafter,
