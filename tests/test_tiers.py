@@ -373,7 +373,7 @@ def test_policies_of_a_scenario() -> None:
         for name, found in {
             "ttl": node(eviction={"policy": "ttl", "ttl": "5 min"}),
             "oracle": node(eviction={"policy": "return", "precision": 0.5, "recall": 0.8}),
-            "trained": node(eviction={"policy": "return", "predictor": "trained"}),
+            "trained": node(eviction={"policy": "return", "predictor": "coding-agents"}),
         }.items()
     }
     assert made["ttl"].ttl == 300.0 and made["ttl"].predictor is None

@@ -215,7 +215,8 @@ def serve(
     asked = asked or Asked()
     found = requests_of(scenario, asked) if requests is None else requests
     plan = planned(scenario, found)
-    server = server_of(deployment_of(plan), scenario.serving, found, scenario.mark("serving", "scheduler"), asked.seed)
+    marks = [scenario.mark("serving", *where) for where in (("scheduler",), ("kv", "eviction", "predictor"))]
+    server = server_of(deployment_of(plan), scenario.serving, found, marks[0], asked.seed, marks[1])
     return _served(plan, server, found, asked, progress)
 
 
