@@ -264,9 +264,7 @@ def test_a_tier_without_limit_comes_near_the_bound_of_a_trace(name: str, bound: 
 
 def test_tiers_change_nothing_where_nothing_is_shared() -> None:
     asked = requests([0.0, 1.0], 100, 5)
-    assert np.array_equal(
-        simulate(asked, server()).end, simulate(asked, replace(server(), tiers=(Level("cpu"),))).end
-    )
+    assert np.array_equal(simulate(asked, server()).end, simulate(asked, replace(server(), tiers=(Level("cpu"),))).end)
 
 
 # Scenarios and money
@@ -283,8 +281,8 @@ def test_published_break_even_times() -> None:
     assert saved == pytest.approx(1.9e-7, rel=0.03)
     rates = {
         "HBM": within(hourly, array(80e9)),
-        "DRAM": array(bought(10.0, terms())),
-        "NVMe": array(bought(0.15, terms())),
+        "DRAM": bought(10.0, terms()),
+        "NVMe": bought(0.15, terms()),
     }
     assert rates["HBM"] == pytest.approx(0.025) and rates["DRAM"] == pytest.approx(2.9e-4, rel=0.02)
     hours = {name: float(break_even(1.0, saved, size, rate).max()) for name, rate in rates.items()}
@@ -373,7 +371,7 @@ def test_policies_of_a_scenario() -> None:
         for name, found in {
             "ttl": node(eviction={"policy": "ttl", "ttl": "5 min"}),
             "oracle": node(eviction={"policy": "return", "precision": 0.5, "recall": 0.8}),
-            "trained": node(eviction={"policy": "return", "predictor": "trained"}),
+            "trained": node(eviction={"policy": "return", "predictor": "coding-agents"}),
         }.items()
     }
     assert made["ttl"].ttl == 300.0 and made["ttl"].predictor is None

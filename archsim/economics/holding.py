@@ -9,7 +9,7 @@ from archsim.economics.terms import HOUR, YEAR_HOURS, Terms, recovery_factor
 GB = 1e9
 
 
-def bought(price: float, terms: Terms) -> float:
+def bought(price: float, terms: Terms) -> Array:
     """USD per GB-hour of memory that is bought at `price` USD per GB, paid for as chips by capital are; no power."""
     return price * (recovery_factor(terms.interest, terms.years) + terms.operation) / (YEAR_HOURS * terms.utilization)
 

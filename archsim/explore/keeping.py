@@ -44,7 +44,7 @@ def keeping(service: Service) -> tuple[Kept, ...]:
     found = [_kept(uses[0], within(hourly, scenario.chip.memory.capacity), hourly, chips, once, size, copies)]
     for use, level in zip(uses[1:], server.tiers, strict=True):
         stored = array(prompt / service.requests.block * level.size)
-        found.append(_kept(use, array(bought(use.price, scenario.terms)), hourly, chips, once, stored))
+        found.append(_kept(use, bought(use.price, scenario.terms), hourly, chips, once, stored))
     return tuple(found)
 
 

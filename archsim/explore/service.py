@@ -209,9 +209,9 @@ def serve(
     asked = asked or Asked()
     found = requests_of(scenario, asked) if requests is None else requests
     plan = planned(scenario, found)
-    d = deployment_of(plan)
-    mark, speculation = scenario.mark("serving", "scheduler"), speculation_of(plan, d)
-    server = server_of(d, scenario.serving, found, mark, asked.seed, speculation)
+    d, speculation = deployment_of(plan), speculation_of(plan, deployment_of(plan))
+    marks = [scenario.mark("serving", *where) for where in (("scheduler",), ("kv", "eviction", "predictor"))]
+    server = server_of(d, scenario.serving, found, marks[0], asked.seed, speculation, marks[1])
     return _served(plan, server, found, asked, progress)
 
 

@@ -39,7 +39,8 @@ class Holdings:
         """
         pool = self.pool
         own = pool.layout.reserved(tokens, final)
-        shared = NONE if self._chains is None else self._found(self._chains[request], tokens)
+        chain = NONE if self._chains is None else self._chains[request]
+        shared = NONE if self._chains is None else self._found(chain, tokens)
         cache = pool.prefixes
         if cache is None:
             if own + kept > pool.free:
@@ -56,7 +57,7 @@ class Holdings:
             load = self._loads.pop(request, None)
             if load is not None:
                 found += self.tiers.credit(load, found, request not in self._preempted)
-            elif (load := self.tiers.fetch(self._chains[request], tokens, found)) is not None:
+            elif (load := self.tiers.fetch(chain, tokens, found)) is not None:
                 self._loads[request] = load
                 return LOADING
         if shared:

@@ -4,15 +4,15 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from archsim.arrays import array
+from archsim.catalog import Mark
 from archsim.mapping.memory import kv_bytes
 from archsim.mapping.place import Deployment
 from archsim.mapping.split import Split
 from archsim.serving.eviction import Eviction
 from archsim.serving.policy import EvictionFile, ServingFile, TierFile
 from archsim.serving.pool import Layout
-from archsim.serving.returning import Oracle, Predictor, train
+from archsim.serving.returning import Oracle, load_returns
 from archsim.serving.tiers import Level
-from archsim.workload.requests import Requests
 
 HOST_LINK = 25e9  # B/s to the host where the chip file has no link: PCIe 4 x16, less protocol
 SCALE_OUT = 12.5e9  # B/s of a chip's network where its file has none: 100 Gb/s
@@ -100,13 +100,10 @@ def _level(d: Deployment, tier: TierFile, rank: float, whole: float) -> Level:
     )
 
 
-def eviction_of(file: EvictionFile, requests: Requests, seed: int = 0) -> Eviction:
-    """The eviction policy of a file. Raises ValueError where these requests do not tell a predictor who leaves."""
+def eviction_of(file: EvictionFile, seed: int = 0, mark: Mark | None = None) -> Eviction:
+    """The eviction policy of a file. Raises CatalogError, at `mark` where given, for a predictor that is not there."""
     if file.policy != "return":
         return Eviction(inf if file.ttl is None else file.ttl)
-    predictor: Predictor
     if file.predictor == "oracle":
-        predictor = Oracle(file.precision, file.recall, seed, file.horizon)
-        return Eviction(predictor=predictor)
-    chosen = None if requests.session is None else requests.session % 2 == 0
-    return Eviction(predictor=train(requests, chosen, file.horizon), threshold=file.threshold)
+        return Eviction(predictor=Oracle(file.precision, file.recall, seed, file.horizon))
+    return Eviction(predictor=load_returns(file.predictor, mark), threshold=file.threshold)

@@ -33,13 +33,13 @@ class EvictionFile(StrictModel):
         "lru", description="the least recently used; also those older than `ttl`; first those of agents who leave"
     )
     ttl: Seconds | None = Field(None, gt=0, description="of `ttl`")
-    predictor: Literal["oracle", "trained"] = Field(
-        "oracle", description="of `return`: one that errs as told, or one trained on every second session"
+    predictor: str = Field(
+        "oracle", description="of `return`: `oracle`, which errs as told, or a file of `workloads/returns/`"
     )
     precision: Fraction = Field(1.0, gt=0, description="of those an oracle names, the share that leaves")
     recall: Fraction = Field(1.0, description="of those who leave, the share that an oracle names")
-    horizon: Seconds = Field(600.0, gt=0, description="who comes later than this, or never, leaves")
-    threshold: Fraction = Field(0.1, gt=0, description="chance to leave from which a trained one names")
+    horizon: Seconds = Field(600.0, gt=0, description="to an oracle, who comes later than this, or never, leaves")
+    threshold: Fraction = Field(0.1, gt=0, description="chance to leave from which one from a file names")
 
     @property
     def told(self) -> bool:

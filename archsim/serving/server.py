@@ -27,10 +27,12 @@ def server_of(
     mark: Mark | None = None,
     seed: int = 0,
     speculation: Speculation | None = None,
+    returns_mark: Mark | None = None,
 ) -> Server:
     """The server of a deployment with one split; its data-parallel replicas are routed to.
 
-    Raises CatalogError for a scheduler that is not there and ValueError where memory has no room for any block.
+    Raises CatalogError for a scheduler or a predictor that is not there, at their marks, and ValueError where memory
+    has no room for any block.
     """
     replicas = int(d.split.data.max())
     one = replace(d, split=replace(d.split, data=array(1.0)))
@@ -46,20 +48,11 @@ def server_of(
     longest = tokens if policy.scheduler == "chunked" else max(tokens, int(requests.input.max(initial=1)))
     made = surface(one, most, _contexts(requests), -(-longest // ranks), seed, speculation)
     swap = Swap(unit / host_link(d)) if policy.preemption == "swap" else None
-    return Server(
-        made,
-        layout,
-        units,
-        found,
-        unit,
-        replicas,
-        policy.router,
-        policy.prefix_cache,
-        swap,
-        policy.watermark,
-        levels_of(one, policy, layout, unit, requests.block),
-        eviction_of(policy.kv.eviction, requests, seed),
+    base = Server(
+        made, layout, units, found, unit, replicas, policy.router, policy.prefix_cache, swap, policy.watermark
     )
+    tiers = levels_of(one, policy, layout, unit, requests.block)
+    return replace(base, tiers=tiers, eviction=eviction_of(policy.kv.eviction, seed, returns_mark))
 
 
 def _contexts(requests: Requests) -> tuple[float, float]:

@@ -350,7 +350,7 @@ def sustaining(d: Deployment, decoding: Array, prompt: Array, output: Array, cac
     step = decode(decoding, prompt + output / 2.0, d.model.clips)
     plain = run_step(place(d, step), d.chip, d.runtime.stack)
     loop = _Loop(d, decoding, decoding, prompt, output, np.minimum(cached, prompt - 1.0), plain.turnaround)
-    mixed = loop.mixed_steps()
+    mixed = loop.mixed_steps(array(1.0))
     spans = with_prefill(plain, mixed)
     for _ in range(PASSES + 1):
         state = loop.keeping(spans)
