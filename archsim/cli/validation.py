@@ -21,6 +21,9 @@ def validate(
     measurements: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A folder with more published measurements.")
     ] = None,
+    played: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Play so many serving runs request by request too: slow.")
+    ] = 0,
 ) -> None:
     """How far off the models are, against published measurements, family by family and chip by chip."""
     with refusals():
@@ -30,9 +33,10 @@ def validate(
 
         for target in (html, markdown, None if json in (None, "-") else Path(json)):
             output.check_place(target)
-        sections = validated(chip or (), family or (), stack or (), measurements)
+        sections = validated(chip or (), family or (), stack or (), measurements, played)
         given = {"--chip": chip or [], "--family": family or [], "--stack": stack or []}
         given["--measurements"] = ["DIR"] if measurements else []
+        given["--played"] = [str(played)] if played else []
         if html is not None:
             from archsim.report.validation_page import to_html
 

@@ -36,7 +36,8 @@ class StackHarness(StrictModel):
 
     `queue` prompts ahead of one's own, `burst` the share of the start-up burst that the mean shows, `lab` what the
     client of a lab adds. `polled` names chip and models whose recipes look for new prompts every few steps only.
-    On chips of `lockstep` the runs of a lab start, decode and end together.
+    On chips of `lockstep` the runs of a lab start, decode and end together. `wait` is what a first token takes longer
+    than when every prompt is played.
     """
 
     queue: NonNegative
@@ -44,6 +45,7 @@ class StackHarness(StrictModel):
     lab: Seconds
     polled: dict[str, tuple[str, ...]] = Field({})
     lockstep: tuple[str, ...] = ()
+    wait: Seconds = 0.0
 
 
 class HarnessFile(StrictModel):
@@ -115,7 +117,7 @@ def _settled(batch: Batch, d: Deployment) -> tuple[Array, ...]:
     prompt, output = batch.lengths()
     clients = column(clients_of(run) for run in batch.runs)
     found = np.where(column("cached" in run.flags for run in batch.runs) > 0, prompt, 0.0)
-    s: Steady = steady(_with_room(d, prompt + output), clients, prompt, output, found)
+    s: Steady = steady(with_room(d, prompt + output), clients, prompt, output, found)
     plain, chunks = s.decode.turnaround, np.ceil(prompt / d.runtime.chunk)
     full = s.mixed.turnaround[..., -1:] - plain
     most = s.most
@@ -147,7 +149,7 @@ def _drafted(batch: Batch, d: Deployment, running: Array, context: Array, plain:
     return np.where(flagged > 0, step.turnaround / plain / tokens, 1.0)
 
 
-def _with_room(d: Deployment, context: Array) -> Deployment:
+def with_room(d: Deployment, context: Array) -> Deployment:
     """The deployment with memory for its sequences where the plan has none for a single one: the run did fit."""
     plan = memory_plan(d, array(1.0), context)
     capacity = np.where(plan.fits, d.chip.memory.capacity, BOUNDLESS)

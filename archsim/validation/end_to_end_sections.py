@@ -6,21 +6,24 @@ from pathlib import Path
 
 from archsim.validation.end_to_end_spread import coverage, share, shipped
 from archsim.validation.end_to_end_tables import TIMES, Evaluated, evaluate, section_of
+from archsim.validation.played import section as played_section
 from archsim.validation.published_sections import machine_sections
 from archsim.validation.rows import carried, read, table
 from archsim.validation.tables import Section
 
 
-def sections(folder: Path | None = None, source: Path | None = None) -> list[Section]:
-    """The section of serving runs, and those of the tables that lie in `folder`.
+def sections(folder: Path | None = None, source: Path | None = None, played: int = 0) -> list[Section]:
+    """The section of serving runs, that of `played` ones, and those of the tables that lie in `folder`.
 
     Runs come from `source`, else from the extra `measurements`, else from what the package carries.
     """
     path = source or table() or carried()
-    done = evaluate(read(path))
+    runs = read(path)
+    done = evaluate(runs)
     section = section_of(done, few=path == carried())
     section = replace(section, notes=(*section.notes, *bands(done)))
-    return [section, *(machine_sections(folder) if folder is not None else [])]
+    more = [played_section(runs, folder, played)] if played else []
+    return [section, *more, *(machine_sections(folder) if folder is not None else [])]
 
 
 def bands(done: Evaluated) -> Iterator[str]:

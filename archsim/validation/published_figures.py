@@ -71,18 +71,19 @@ class Compared:
 
 def throughput(folder: Path) -> Compared:
     """Output tokens a second of TensorRT-LLM with all requests queued at once."""
-    lines = [line for line in _lines(folder / "trtllm_v1.0_throughput.csv") if line["model"] in MODELS]
+    lines = [line for line in lines_of(folder / "trtllm_v1.0_throughput.csv") if line["model"] in MODELS]
     return _compared("saturated", lines, "tok/s", "output_tps_total", _saturated)
 
 
 def first_tokens(folder: Path) -> Compared:
     """Milliseconds of one prompt in a bare session of TensorRT-LLM 0.9."""
-    lines = [line for line in _lines(folder / "trtllm_ttft_batch1_v0.9.csv") if line["model"] in MODELS]
+    lines = [line for line in lines_of(folder / "trtllm_ttft_batch1_v0.9.csv") if line["model"] in MODELS]
     lines = [{**line, "parallelism": f"TP{line['tp']}"} for line in lines]
     return _compared("first token", lines, "ms", "ttft_ms", _prompts)
 
 
-def _lines(path: Path) -> list[dict[str, str]]:
+def lines_of(path: Path) -> list[dict[str, str]]:
+    """The rows of a table whose remarks start with #."""
     with path.open(encoding="utf-8") as file:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
@@ -104,7 +105,8 @@ def _compared(
     )
 
 
-def _deployment(key: Key) -> Deployment:
+def deployment_of(key: Key) -> Deployment:
+    """What a group of lines deploys."""
     name, gpu, precision, parallelism = key
     model = load_model(MODELS[name])
     formats = dict(FORMATS[precision])
@@ -128,14 +130,14 @@ def _split(text: str) -> Split:
 def _saturated(key: Key, lines: list[Line]) -> Array:
     """Output tokens a second at saturation."""
     prompt, output = (column(float(line[name]) for line in lines) for name in ("isl", "osl"))
-    d = _deployment(key)
+    d = deployment_of(key)
     loop = steady(d, np.full_like(prompt, MOST), prompt, output, array(0.0))
     return np.broadcast_to(loop.requests_per_second * output, prompt.shape).ravel()
 
 
 def _prompts(key: Key, lines: list[Line]) -> Array:
     """Milliseconds of one prompt alone, without host time."""
-    d = _deployment(key)
+    d = deployment_of(key)
     d = replace(d, runtime=replace(d.runtime, host=HostFile()))
     tokens = array([float(line["isl"]) for line in lines])
     step = run_step(place(d, prefill(tokens, array(0.0), array(1.0), d.model.clips)), d.chip, d.runtime.stack)
@@ -180,7 +182,7 @@ POINTS = (
 
 def points(folder: Path) -> Compared:
     """The single points that a step predicts, in tokens a second."""
-    lines = {line["id"]: line for line in _lines(folder / "published_points.csv")}
+    lines = {line["id"]: line for line in lines_of(folder / "published_points.csv")}
     known = [point for point in POINTS if point.id in lines]
     return Compared(
         "published",

@@ -19,6 +19,7 @@ def validated(
     families: Sequence[str] = (),
     stacks: Sequence[str] = (),
     measurements: Path | None = None,
+    played: int = 0,
     progress: Callable[[Measured], None] = lambda table: None,
 ) -> list[Section]:
     """The sections of a validation: kernels, operators and layers, serving runs, machines.
@@ -26,7 +27,7 @@ def validated(
     With the extra `measurements` on the whole kernel database, without it on the points that the package carries.
     Operators and layers come from the published files in the folder `measurements`, else from the carried sample, and
     serving runs from the extra or the sample; they are left out where a chip, family or stack is named. Machines and
-    published figures of throughput are in that folder only.
+    published figures of throughput are in that folder only. So many serving runs are `played` request by request too.
     Raises ValueError for a chip, family or stack that does not exist.
     """
     if installed():
@@ -34,5 +35,5 @@ def validated(
     else:
         section = sample_section(loaded(Carried(), chips, families, stacks))
     named = chips or families or stacks
-    others = [] if named else [operator_section(records(measurements)), *sections(measurements)]
+    others = [] if named else [operator_section(records(measurements)), *sections(measurements, played=played)]
     return [section, *others]
