@@ -160,7 +160,7 @@ def test_a_folder_without_sessions_is_refused(tmp_path: Path) -> None:
 
 
 KEYS = st.sampled_from(["t", "in", "out", "hash_ids", "api_time", "think_time", "requests", "duration_ms", "stop"])
-VALUES = st.sampled_from([None, -1, 0, 1e400, "x", [], {}, [1, "a"], True, 2**70, [2**70], [{}], float("nan")])
+VALUES: Any = st.sampled_from([None, -1, 0, 1e400, "x", [], {}, [1, "a"], True, 2**70, [2**70], [{}], float("nan")])
 
 
 @settings(max_examples=60, deadline=None)
