@@ -142,7 +142,7 @@ def test_sub_agents_work_beside_and_are_waited_for() -> None:
 
 def test_sessions_are_the_same_at_any_rate_and_share_their_system_prompt() -> None:
     slow, fast = (draw(traffic(), rate=rate, count=300, seed=5) for rate in (0.1, 2.0))
-    assert np.array_equal(slow.input, fast.input) 
+    assert np.array_equal(slow.input, fast.input)
     assert slow.gap is not None and fast.gap is not None and np.array_equal(slow.gap, fast.gap)
     assert slow.starts == pytest.approx(20.0 * fast.starts) and fast.rate == pytest.approx(2.0, rel=0.5)
     assert not np.array_equal(slow.input, draw(traffic(), rate=0.1, count=300, seed=6).input)
