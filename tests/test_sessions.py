@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from archsim.catalog import CatalogError, read_text, validate
 from archsim.cli import app
 from archsim.explore.sessions import sessions_of
+from archsim.serving.measures import Measures, Targets
 from archsim.serving.returning import following, gaps
 from archsim.serving.simulate import simulate
 from archsim.workload.chains import Runs
@@ -149,6 +150,17 @@ def test_sessions_are_the_same_at_any_rate_and_share_their_system_prompt() -> No
     assert slow.chains is not None
     assert {tuple(chain[:2]) for chain in slow.chains} == {(0, 1)}
     assert len({chain[2] for chain in slow.chains}) > 1, "what follows is each agent's own"
+
+
+def test_sessions_of_a_closed_loop_can_start_at_a_rate_for_a_time() -> None:
+    drawn = draw(traffic("arrivals: closed\nclients: 3\n" + SMALL), rate=0.5, seconds=100.0)
+    assert 30 <= drawn.sessions <= 70 and drawn.span < 100.0
+    played = simulate(drawn, server(units=10**6), seconds=20.0)
+    assert played.outcome.stopped == "stopped at the time limit of 20 s"
+    came = np.isfinite(played.arrived)
+    assert 0 < played.finished.sum() <= came.sum() < len(drawn)
+    kept = Measures(played).share(Targets(ttft=100.0))
+    assert kept == pytest.approx(played.finished.sum() / came.sum()), "what has not come breaks no promise"
 
 
 def test_lanes_hold_so_many_sessions_at_once() -> None:
