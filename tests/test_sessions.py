@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from archsim.catalog import CatalogError, read_text, validate
 from archsim.cli import app
 from archsim.explore.sessions import sessions_of
+from archsim.serving.measures import Measures, Targets
 from archsim.serving.returning import following, gaps
 from archsim.serving.simulate import simulate
 from archsim.workload.chains import Runs
@@ -142,12 +143,24 @@ def test_sub_agents_work_beside_and_are_waited_for() -> None:
 
 def test_sessions_are_the_same_at_any_rate_and_share_their_system_prompt() -> None:
     slow, fast = (draw(traffic(), rate=rate, count=300, seed=5) for rate in (0.1, 2.0))
-    assert np.array_equal(slow.input, fast.input) and np.array_equal(slow.gap, fast.gap)
+    assert np.array_equal(slow.input, fast.input)
+    assert slow.gap is not None and fast.gap is not None and np.array_equal(slow.gap, fast.gap)
     assert slow.starts == pytest.approx(20.0 * fast.starts) and fast.rate == pytest.approx(2.0, rel=0.5)
     assert not np.array_equal(slow.input, draw(traffic(), rate=0.1, count=300, seed=6).input)
     assert slow.chains is not None
     assert {tuple(chain[:2]) for chain in slow.chains} == {(0, 1)}
     assert len({chain[2] for chain in slow.chains}) > 1, "what follows is each agent's own"
+
+
+def test_sessions_of_a_closed_loop_can_start_at_a_rate_for_a_time() -> None:
+    drawn = draw(traffic("arrivals: closed\nclients: 3\n" + SMALL), rate=0.5, seconds=100.0)
+    assert 30 <= drawn.sessions <= 70 and drawn.span < 100.0
+    played = simulate(drawn, server(units=10**6), seconds=20.0)
+    assert played.outcome.stopped == "stopped at the time limit of 20 s"
+    came = np.isfinite(played.arrived)
+    assert 0 < played.finished.sum() <= came.sum() < len(drawn)
+    kept = Measures(played).share(Targets(ttft=100.0))
+    assert kept == pytest.approx(played.finished.sum() / came.sum()), "what has not come breaks no promise"
 
 
 def test_lanes_hold_so_many_sessions_at_once() -> None:

@@ -68,9 +68,9 @@ def test_bailian_chats_that_answer_one_another_are_a_session(tmp_path: Path) -> 
     "time", ["2024-05-10 00:00:00.009930+00:00", "2024-05-10 00:00:00.0099300", "2024-05-10T00:00:00.00993Z"]
 )
 def test_dates_of_azure_2023_and_2024_are_read(tmp_path: Path, time: str) -> None:
-    text = f"TIMESTAMP,ContextTokens,GeneratedTokens\n{time},2162,5\n2024-05-10 00:00:01,30,4\n"
-    found = load_trace(written(tmp_path, text))
-    assert found.arrival.tolist() == pytest.approx([0.0, 1 - 0.00993], abs=1e-6)
+    rows = f"{time},2162,5\n2024-05-10 00:00:01,30,4\n2024-05-10 02:00:02+02:00,30,4\n"
+    found = load_trace(written(tmp_path, f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}"))
+    assert found.arrival.tolist() == pytest.approx([0.0, 1 - 0.00993, 2 - 0.00993], abs=1e-6)
 
 
 def test_a_plain_table_of_sessions_is_replayed(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_folder_without_sessions_is_refused(tmp_path: Path) -> None:
 
 
 KEYS = st.sampled_from(["t", "in", "out", "hash_ids", "api_time", "think_time", "requests", "duration_ms", "stop"])
-VALUES = st.sampled_from([None, -1, 0, 1e400, "x", [], {}, [1, "a"], True, 2**70, [2**70], [{}], float("nan")])
+VALUES: Any = st.sampled_from([None, -1, 0, 1e400, "x", [], {}, [1, "a"], True, 2**70, [2**70], [{}], float("nan")])
 
 
 @settings(max_examples=60, deadline=None)
