@@ -13,7 +13,7 @@ from archsim.chip.model import Chip, with_value
 from archsim.economics.terms import Terms
 from archsim.fields import Bandwidth, Few, Seconds
 from archsim.mapping.mapper import Mapper
-from archsim.mapping.roles import Roles
+from archsim.mapping.roles import Roles, Space
 from archsim.mapping.runtime import Runtime, load_runtime
 from archsim.mapping.split import Split
 from archsim.mapping.system import Partner, Pool, System, Wire
@@ -58,6 +58,7 @@ class Pools:
     system: System
     split: Split
     terms: Terms
+    space: Space | None = None
 
 
 def check_pools(file: "ScenarioFile", document: Document, mapper: Mapper | None) -> list[Fault]:
@@ -134,7 +135,7 @@ def paired(
     partner = replace(partner, count=_one(second))
     pools = {roles.main: Pool(main, _one(first)), roles.partner: Pool(other, _one(second))}
     terms = own.economics or file.economics.model_copy(update={"rent": None, "capital": None})
-    return Pools(System(pools, partner), split, terms)
+    return Pools(System(pools, partner), split, terms, found.space if file.split is None else None)
 
 
 def _counts(file: PoolFile) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from archsim.explore.evaluate import Answer, evaluate_steady, evaluate_step, leg
 from archsim.explore.pools import count_of
 from archsim.explore.result import METRICS, Result, objective
 from archsim.explore.scenario import Scenario, with_fields
+from archsim.explore.search import narrowed
 from archsim.mapping.split import REASONS, Split
 from archsim.mapping.system import System
 
@@ -42,6 +43,8 @@ def run(
             values[name] = given
     if mode == "steady" and "batch" not in values:
         values["batch"] = clients(most_clients(scenario))
+    if scenario.space is not None:
+        scenario = _searched(scenario, mode, values)
     swept = axes(values, zipped)
     names = {name: value.ravel() for name, value in swept.items() if value.size > 1}
     if zipped and names:
@@ -63,6 +66,15 @@ def placed(scenario: Scenario, mode: str, swept: Mapping[str, Array], names: Map
     scenario = with_fields(scenario, {name: _shaped(value, rank, tail) for name, value in swept.items()})
     scenario = replace(scenario, split=_split(scenario.split, rank + tail, swept, tail))
     return replace(scenario, system=_counts(scenario.system, rank + tail, swept))
+
+
+def _searched(scenario: Scenario, mode: str, values: Mapping[str, object]) -> Scenario:
+    """The best of more pairs of pools than can all be priced, at the one point that is asked."""
+    given = {name: array(value) for name, value in values.items()}
+    if mode != "step" or any(value.size > 1 for value in given.values()):
+        pairs = scenario.space.pairs if scenario.space is not None else 0
+        raise ValueError(f"{pairs:,} pairs of pools are searched for one step at one point; give fewer counts of chips")
+    return replace(narrowed(with_fields(scenario, given)), batch=scenario.batch, context=scenario.context)
 
 
 def clients(most: int) -> Array:

@@ -29,6 +29,7 @@ from archsim.fields import (
 )
 from archsim.mapping.mapper import Mapper
 from archsim.mapping.options import Options
+from archsim.mapping.roles import Space
 from archsim.mapping.runtime import Runtime
 from archsim.mapping.split import Split
 from archsim.mapping.split import split as split_of
@@ -182,6 +183,8 @@ class Scenario:
     trace: str | None = None
     serving: ServingFile = field(default_factory=ServingFile)
     marks: Document | None = None
+    space: Space | None = None  # pairs of pools that are too many to propose them all
+    searched: str = ""  # how they were searched
 
     @property
     def partner(self) -> Partner | None:
@@ -256,6 +259,7 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         trace=None if file.trace is None else str(trace_of(document, file.trace)),
         serving=file.serving,
         marks=document,
+        space=pools.space,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from archsim.arrays import Array, array
@@ -28,7 +29,10 @@ JOBS = {"prefill": ("prefill", "decode"), "draft": ("draft", "verify")}  # of th
 MAIN = ("attention", "decode", "verify")  # what the main pool runs
 DEGREES = ("tensor", "attention_data", "expert", "data", "pipeline", "context")
 
+PAIRS = 4096  # of numbers of chips of both pools; more are searched by branch and bound instead of all priced
+
 Wanted = int | str | tuple[int, ...]
+Indices = npt.NDArray[np.int64]
 
 
 class PoolRoles(StrictModel):
@@ -69,12 +73,46 @@ ProposePools = Callable[[Model, Pool, Partner, Settings], list[dict[str, int]]]
 
 
 @dataclass(frozen=True, eq=False)
+class Space:
+    """Splits of two pools that are too many to pair them all: of each pool, with its chips, and the micro-batches."""
+
+    mains: list[dict[str, int]]
+    partners: list[dict[str, int]]
+    batches: list[int]
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of splits."""
+        return len(self.mains) * len(self.partners) * len(self.batches)
+
+    @property
+    def main_chips(self) -> Array:
+        """Chips of the main pool in each of its splits."""
+        return array([row["count"] for row in self.mains])
+
+    @property
+    def partner_chips(self) -> Array:
+        """Chips of the other pool in each of its splits."""
+        return array([row["partner.count"] for row in self.partners])
+
+    def proposals(self, first: Indices, second: Indices, batches: Indices) -> "Proposals":
+        """Some pairs, by their places."""
+        rows = [
+            {**self.mains[i], **self.partners[j], "micro_batches": self.batches[k]}
+            for i, j, k in zip(first, second, batches, strict=True)
+        ]
+        chips, others = (array([row[key] for row in rows]) for key in ("count", "partner.count"))
+        return Proposals(_split(rows), chips, others)
+
+
+@dataclass(frozen=True, eq=False)
 class Proposals:
-    """Splits of two pools along one axis, and the chips of both."""
+    """Splits of two pools along one axis, and the chips of both; a `space` where these are only one of all pairs."""
 
     split: Split
     chips: Array
     partner_chips: Array
+    space: Space | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +160,11 @@ class Roles:
             self.file.replicas,
             self.layers(model) if self.job == "roles" else 0,
         )
+        if len(mains) * len(partners) > PAIRS:
+            if self.job != "roles":
+                count = len(mains) * len(partners)
+                raise ValueError(f"{count:,} pairs of numbers of chips; {PAIRS:,} are the most here")
+            return self._space(model, mains, partners, settings)
         found: dict[tuple[tuple[str, int], ...], None] = {}
         for main in mains:
             for partner in partners:
@@ -136,6 +179,23 @@ class Roles:
         keep = legal if legal.any() else np.ones_like(legal)
         kept = proposed.mapped(lambda _, value: value[keep] if value.size == keep.size else value)
         return Proposals(kept, chips[keep], others[keep])
+
+    def _space(self, model: Model, mains: list[Pool], partners: list[Partner], settings: Settings) -> Proposals:
+        """Every split of each pool, proposed beside the largest of the other, to be searched and not to be paired."""
+        first = [row for main in mains for row in self.strategy(model, main, partners[-1], settings)]
+        second = [row for partner in partners for row in self.strategy(model, mains[-1], partner, settings)]
+        if not first or not second:
+            raise ValueError(_nothing(mains[-1], partners[-1], settings))
+
+        def part(rows: list[dict[str, int]], theirs: bool) -> list[dict[str, int]]:
+            every = dict.fromkeys(name for row in rows for name in row if name != "micro_batches")
+            names = [name for name in every if name.startswith("partner.") == theirs]
+            unlike = dict.fromkeys(tuple(row.get(name, 1) for name in names) for row in rows)
+            return [dict(zip(names, values, strict=True)) for values in unlike]
+
+        space = Space(part(first, False), part(second, True), sorted({row["micro_batches"] for row in first}))
+        one = np.zeros(1, np.int64)
+        return replace(space.proposals(one, one, one), space=space)
 
     def _legal(
         self, model: Model, split: Split, chips: Array, others: Array, partner: Partner

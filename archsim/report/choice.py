@@ -24,6 +24,7 @@ def looked_at(point: Point) -> str:
         said = [text for text in said if not text.startswith("context ranks")]
         said.append(f"no context ranks: {runtime.name} has none for this model")
     text = f"{mapper.name} looked at {counted(point.result.proposals, 'split')}"
+    text = f"{mapper.name}: {scenario.searched}" if scenario.searched else text
     return "; ".join([text[0].upper() + text[1:], *said]) + "."
 
 
