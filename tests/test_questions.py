@@ -54,6 +54,22 @@ def test_the_best_number_of_clients_is_that_of_trying_all(name: str) -> None:
     assert found.metrics["cost_per_token"][0] == pytest.approx(every.cost_per_token[best], rel=1e-12)
 
 
+def test_steps_of_a_cost_over_clients_are_looked_behind() -> None:
+    """On Rubin the best number of clients is behind a step, at another place for each bandwidth."""
+    rubin = archsim.scenario(
+        model="meta/llama-3.1-70b", pools={"gpu": {"chip": "nvidia/rubin-vr200", "count": 8}}, runtime="tensorrt-llm",
+        precision={"weights": "fp8", "kv": "fp8"}, traffic={"input": 1155, "output": 211},
+        slo={"ttft": "2 s", "interactivity": "30 tok/s"}, objective={"minimize": "cost_per_token"},
+    )  # fmt: skip
+    field, bandwidths = "chip.memory.bandwidth", rubin.chip.memory.bandwidth * np.array([1.0, 0.95, 1.1])
+    together = answers(rubin, "steady", {field: bandwidths}, ["cost_per_token"])
+    for row, bandwidth in enumerate(bandwidths):
+        every = archsim.run(rubin, mode="steady", over={field: bandwidth, "batch": range(900, 1300)})
+        cost = np.where(every.meets_slo, every.cost_per_token, np.inf)
+        assert together.batch[row] == 900 + cost.argmin()
+        assert together.metrics["cost_per_token"][row] == pytest.approx(cost.min(), rel=1e-12)
+
+
 # Sensitivity
 
 

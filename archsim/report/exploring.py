@@ -66,10 +66,12 @@ def to_html(
     command: str,
     title: str = "Sweep",
     units: Mapping[str, str] | None = None,
+    remark: str = "",
 ) -> str:
     """A sweep as one page: columns of one length, among them `feasible`, and the names of those that are axes.
 
-    `objective` is the metric that heat maps show the best of; `units` are SI units of columns (metrics know theirs).
+    `objective` is the metric that heat maps show the best of; `units` are SI units of columns (metrics know theirs);
+    `remark` is a sentence about the rows.
     """
     points = points_of(columns, axes, units or {})
     fits = np.asarray(columns["feasible"], dtype=np.bool_)
@@ -77,7 +79,7 @@ def to_html(
         "sweep",
         title,
         f"{points.size:,} points",
-        [_counted(points, fits), *_best_lines(points, objective, fits)],
+        [_counted(points, fits), *_best_lines(points, objective, fits), *([remark] if remark else [])],
         [*maps(points, objective), *_fronts(points, fits), *_lines(points, objective, fits)],
         command,
     )
