@@ -44,6 +44,15 @@ def test_variants_are_the_answers_of_runs_one_by_one() -> None:
             assert together.metrics[name][row] == pytest.approx(alone.metric(name).ravel()[best], rel=1e-12)
 
 
+@pytest.mark.parametrize("mode", ["step", "steady"])
+def test_batches_that_are_given_are_variants_of_their_own(mode: str) -> None:
+    batches = np.array([1.0, 8.0, 64.0])
+    together = answers(loaded(H100), mode, {"batch": batches}, ["tpot"])
+    alone = archsim.run(loaded(H100), mode=mode, batch=batches)
+    assert together.batch.tolist() == batches.tolist()
+    assert together.metrics["tpot"] == pytest.approx(alone.tpot, rel=1e-12)
+
+
 @pytest.mark.parametrize("name", [H100, BERTHA])
 def test_the_best_number_of_clients_is_that_of_trying_all(name: str) -> None:
     scenario = loaded(name)
@@ -261,8 +270,10 @@ def test_whole_numbers_are_told_apart_to_the_neighbour() -> None:
 
 def test_designs_that_never_change_places_say_why() -> None:
     bertha, h100 = loaded(BERTHA), loaded(H100)
-    result = breakeven(bertha, h100, "step", "batch", np.arange(1.0, 65.0))
+    result = breakeven(bertha, h100, "step", "batch", np.arange(1.0, 35.0))
     assert not result.crossings and "everywhere" in settled(result)
+    single = archsim.run(bertha, mode="step", batch=[2, 30]).cost_per_token
+    assert result.outputs[0][[1, 29]] == pytest.approx(single, rel=1e-12)
     small = breakeven(bertha, h100, "step", "chip.memory.capacity", np.linspace(5e9, 6e9, 5))
     assert not small.crossings and settled(small) == "only the second is usable anywhere in the range"
     assert set(small.reasons[0]) == {"memory"}

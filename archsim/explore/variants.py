@@ -57,7 +57,7 @@ def answers(scenario: Scenario, mode: str, fields: Mapping[str, Array], metrics:
     count = max((value.size for value in fields.values()), default=1)
     known = {name: np.broadcast_to(value.ravel(), (count,)) for name, value in fields.items()}
     if mode == "steady" and "batch" in known:
-        return _priced(scenario, mode, known, metrics)
+        return _priced(scenario, mode, known, metrics, count)
     if mode == "steady":
         return _searched(scenario, known, metrics, count)
     context = known.get("context", scenario.context)
@@ -66,8 +66,8 @@ def answers(scenario: Scenario, mode: str, fields: Mapping[str, Array], metrics:
     if "context" not in known and context.size > 1:
         raise ValueError(f"the scenario lists {context.size} contexts; ask about one of them")
     if "batch" in known or scenario.batch is None:
-        return _priced(scenario, mode, known, metrics)
-    return _priced(scenario, mode, known | {"batch": np.tile(scenario.batch.ravel(), count)}, metrics)
+        return _priced(scenario, mode, known, metrics, count)
+    return _priced(scenario, mode, known | {"batch": np.tile(scenario.batch.ravel(), count)}, metrics, count)
 
 
 def fixed(scenario: Scenario, mode: str) -> Scenario | None:
@@ -95,7 +95,7 @@ def _searched(scenario: Scenario, known: Mapping[str, Array], metrics: Sequence[
         ends = [_neighbours(batches, index) for index in (best, other)]
         if max(float((high - low).max()) for low, _, high in ends) <= 2.0:
             found = np.take_along_axis(batches, best[:, None], axis=1)
-            return _priced(scenario, "steady", {**known, "batch": found.ravel()}, metrics)
+            return _priced(scenario, "steady", {**known, "batch": found.ravel()}, metrics, count)
         batches = np.sort(np.concatenate([_between(*end) for end in ends], axis=1), axis=1)
 
 
@@ -159,10 +159,9 @@ def _cut(known: Mapping[str, Array], start: int, rows: int, each: int) -> dict[s
     return part | ({"batch": known["batch"][start * each : (start + rows) * each]} if "batch" in known else {})
 
 
-def _priced(scenario: Scenario, mode: str, known: Mapping[str, Array], metrics: Sequence[str]) -> Answers:
+def _priced(scenario: Scenario, mode: str, known: Mapping[str, Array], metrics: Sequence[str], count: int) -> Answers:
     """The best of each variant among its batches: `known` has V values of each field and V rows of batches, flat."""
-    count = max((value.size for name, value in known.items() if name != "batch"), default=1)
-    each = max(known["batch"].size // count, 1) if "batch" in known else 1
+    each = known["batch"].size // count if "batch" in known else 1
     rows = max(1, MOST // (each * scenario.split.chips.size))
     parts = []
     for start in range(0, count, rows):

@@ -331,7 +331,7 @@ def parallel(points: Points, names: Sequence[str], color: str, indices: "npt.NDA
         "labelangle": -18 if len(names) > 6 else 0,
     }
     words = [str(item) for item in points.columns[names[0]][chosen]] if _worded(points, names[0]) else [""]
-    left = 70 + 6 * min(max(map(len, words)), LONGEST)
+    left = 70 + 6 * min(max(map(len, words)), LONGEST) + (30 if len(names) > 6 else 0)
     shape = layout(430, margin={"l": left, "r": 110, "t": 100 if len(names) > 6 else 60, "b": 24})
     return figure([trace], shape)
 

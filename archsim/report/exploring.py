@@ -15,7 +15,7 @@ from archsim.report.heatmap import heat, heat_of
 from archsim.report.page import Figures, environment
 from archsim.report.scales import headed, label_of, unit_of
 from archsim.report.tables import Table
-from archsim.report.words import counted
+from archsim.report.words import counted, split_label
 
 ROWS = 30  # of a table of a front
 DEFAULT = (Objective("throughput_per_chip", -1.0), Objective("interactivity", -1.0))
@@ -73,7 +73,7 @@ def to_html(
     `objective` is the metric that heat maps show the best of; `units` are SI units of columns (metrics know theirs);
     `remark` is a sentence about the rows.
     """
-    points = points_of(columns, axes, units or {})
+    points = points_of(with_plans(columns, axes), axes, units or {})
     fits = np.asarray(columns["feasible"], dtype=np.bool_)
     return page(
         "sweep",
@@ -92,6 +92,21 @@ def points_of(
     known = {name: unit_of(name) for name in columns} | dict(units)
     moving = [name for name in axes if len(np.unique(columns[name])) > 1]
     return Points(columns, moving, known)
+
+
+def with_plans(
+    columns: Mapping[str, "npt.NDArray[np.generic]"], axes: Sequence[str]
+) -> "dict[str, npt.NDArray[np.generic]]":
+    """Columns with the degrees of splits, as far as they are no axes, as one column of words, `plan`."""
+    splits = [name for name in columns if name.startswith("split.")]
+    others = {name: column for name, column in columns.items() if name not in splits or name in axes}
+    if not splits:
+        return others
+    degrees = [name.removeprefix("split.") for name in splits]
+    rows = zip(*(columns[name].tolist() for name in splits), strict=True)
+    # a structure with one pool lacks the degrees of those with two, and a row where nothing fits has none
+    named = ({name: value for name, value in zip(degrees, row, strict=True) if value == value} for row in rows)
+    return others | {"plan": np.array([split_label(item) for item in named])}
 
 
 def _counted(points: Points, fits: "npt.NDArray[np.bool_]") -> str:
