@@ -12,6 +12,7 @@ from archsim.report import charts
 from archsim.report.charts import Points
 from archsim.report.figures import Figure
 from archsim.report.heatmap import heat, heat_of
+from archsim.report.lines import MOST_LINES, parallel
 from archsim.report.page import Figures, environment
 from archsim.report.scales import headed, label_of, unit_of
 from archsim.report.tables import Table
@@ -236,8 +237,8 @@ def parallel_chapter(
     indices = np.flatnonzero(defined)
     if len(names) < 3 or indices.size < 2:
         return []
-    drawn = charts.parallel(points, names, color, indices)
-    shown = min(indices.size, charts.MOST_LINES)
+    drawn = parallel(points, names, color, indices)
+    shown = min(indices.size, MOST_LINES)
     part = "" if shown == indices.size else f"; {shown:,} of {indices.size:,} points are drawn"
-    caption = f"One line a point, coloured by {label_of(color)}{part}. Drag along an axis to select."
+    caption = f"One line a point, from dark to light by {label_of(color)}{part}. Hover over a line for its values."
     return [Chapter("All axes together", "", ((drawn, caption),))]
