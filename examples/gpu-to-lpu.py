@@ -1,7 +1,7 @@
 """How many GPUs to how many LPUs, by the interactivity that is promised.
 
 DeepSeek-V3 in fp8 with attention on Rubin and experts pinned to LPX chips, at 8k of context: the ratio with the fewest
-dollars a token at every interactivity, beside Rubin alone. Racks are whole: one of Rubin has 72 GPUs, one of LPX 256.
+dollars a token at every interactivity, beside one rack of Rubin alone. A rack of Rubin has 72 GPUs, one of LPX 256.
 """
 
 import numpy as np

@@ -164,6 +164,25 @@ def test_every_figure_of_a_report_is_drawn(name: str, seen: Callable[[str], Seen
         assert {"trace", "bars", "scatter", "point"} & set(classes), f"{figure} has axes and nothing in them"
 
 
+EXPLORED = {
+    "pareto": ["llama-70b-on-h100", "--mode", "step", "--vary", "batch=1,8,64", "--vary", "context=1024,4096,8192"],
+    "sensitivity": ["llama-70b-on-h100", "--mode", "step", "--sobol", "--samples", "16", "--vary", "context=1..9000"],
+    "breakeven": ["llama-70b-on-bertha", "llama-70b-on-h100", "--mode", "step", "--vary", "context=1000..9000"],
+    "sweep": ["llama-70b-on-h100", "--mode", "step", "--vary", "batch=1,8,64", "--vary", "context=1024,4096,99999"],
+}
+
+
+@pytest.mark.parametrize("command", EXPLORED)
+def test_pages_of_explorations_draw_every_figure_and_load_nothing(command: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(app, [command, *EXPLORED[command], "--html", str(page)])
+    assert done.exit_code == 0, done.output
+    found = opened(page, tmp_path / "profile")
+    assert found.console == [] and found.asked == [] and len(found.figures) >= 2
+    for figure in found.figures:
+        assert {"bars", "scatter", "heatmaplayer"} & set(found.dom.below[figure]), f"{figure} is empty"
+
+
 @every
 def test_a_report_asks_for_nothing_from_the_network(name: str, seen: Callable[[str], Seen]) -> None:
     found = seen(name)

@@ -44,6 +44,15 @@ def test_variants_are_the_answers_of_runs_one_by_one() -> None:
             assert together.metrics[name][row] == pytest.approx(alone.metric(name).ravel()[best], rel=1e-12)
 
 
+@pytest.mark.parametrize("mode", ["step", "steady"])
+def test_batches_that_are_given_are_variants_of_their_own(mode: str) -> None:
+    batches = np.array([1.0, 8.0, 64.0])
+    together = answers(loaded(H100), mode, {"batch": batches}, ["tpot"])
+    alone = archsim.run(loaded(H100), mode=mode, batch=batches)
+    assert together.batch.tolist() == batches.tolist()
+    assert together.metrics["tpot"] == pytest.approx(alone.tpot, rel=1e-12)
+
+
 @pytest.mark.parametrize("name", [H100, BERTHA])
 def test_the_best_number_of_clients_is_that_of_trying_all(name: str) -> None:
     scenario = loaded(name)
@@ -52,6 +61,22 @@ def test_the_best_number_of_clients_is_that_of_trying_all(name: str) -> None:
     best = every.best()
     assert best is not None and found.batch[0] == best + 1
     assert found.metrics["cost_per_token"][0] == pytest.approx(every.cost_per_token[best], rel=1e-12)
+
+
+def test_steps_of_a_cost_over_clients_are_looked_behind() -> None:
+    """On Rubin the best number of clients is behind a step, at another place for each bandwidth."""
+    rubin = archsim.scenario(
+        model="meta/llama-3.1-70b", pools={"gpu": {"chip": "nvidia/rubin-vr200", "count": 8}}, runtime="tensorrt-llm",
+        precision={"weights": "fp8", "kv": "fp8"}, traffic={"input": 1155, "output": 211},
+        slo={"ttft": "2 s", "interactivity": "30 tok/s"}, objective={"minimize": "cost_per_token"},
+    )  # fmt: skip
+    field, bandwidths = "chip.memory.bandwidth", rubin.chip.memory.bandwidth * np.array([1.0, 0.95, 1.1])
+    together = answers(rubin, "steady", {field: bandwidths}, ["cost_per_token"])
+    for row, bandwidth in enumerate(bandwidths):
+        every = archsim.run(rubin, mode="steady", over={field: bandwidth, "batch": range(900, 1300)})
+        cost = np.where(every.meets_slo, every.cost_per_token, np.inf)
+        assert together.batch[row] == 900 + cost.argmin()
+        assert together.metrics["cost_per_token"][row] == pytest.approx(cost.min(), rel=1e-12)
 
 
 # Sensitivity
@@ -245,8 +270,10 @@ def test_whole_numbers_are_told_apart_to_the_neighbour() -> None:
 
 def test_designs_that_never_change_places_say_why() -> None:
     bertha, h100 = loaded(BERTHA), loaded(H100)
-    result = breakeven(bertha, h100, "step", "batch", np.arange(1.0, 65.0))
+    result = breakeven(bertha, h100, "step", "batch", np.arange(1.0, 35.0))
     assert not result.crossings and "everywhere" in settled(result)
+    single = archsim.run(bertha, mode="step", batch=[2, 30]).cost_per_token
+    assert result.outputs[0][[1, 29]] == pytest.approx(single, rel=1e-12)
     small = breakeven(bertha, h100, "step", "chip.memory.capacity", np.linspace(5e9, 6e9, 5))
     assert not small.crossings and settled(small) == "only the second is usable anywhere in the range"
     assert set(small.reasons[0]) == {"memory"}

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from archsim.explore.journal import Journal
     from archsim.explore.running import Outputs, Progress
     from archsim.explore.sweep import Sweep
-    from archsim.explore.table import Summary
+    from archsim.explore.table import Sink, Summary
+    from archsim.report.sampled import Sampled
 
 INTERRUPTED = 130  # exit code, as shells have it for Ctrl-C
 
@@ -47,6 +48,7 @@ def sweep(
     csv: Annotated[str | None, typer.Option(metavar="OUT|-", help="Write rows as CSV.")] = None,
     parquet: Annotated[str | None, typer.Option(metavar="OUT", help="Write rows as Parquet (extra `parquet`).")] = None,
     json: Annotated[str | None, typer.Option(metavar="OUT|-", help="Write rows as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="OUT", help="Draw the rows on one self-contained page.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes; 0: in this one.")] = 0,
     dask: Annotated[
         str | None, typer.Option(metavar="tcp://HOST:8786", help="Workers of a dask cluster (extra `cluster`).")
@@ -84,8 +86,10 @@ def sweep(
         chosen = None if mode is None else mode.value
         spec = _specified(scenarios, vary, names, override or (), chosen, wanted, asked if serve else None)
         outputs = Outputs(csv, parquet, json)
-        summary = _run(spec, outputs, _journal(spec, outputs, journal, no_journal, resume), workers, dask, resume)
-        _report(spec, summary, outputs)
+        page = _page(spec, html)
+        book = _journal(spec, outputs, journal, no_journal, resume)
+        summary = _run(spec, outputs, book, workers, dask, resume, [] if page is None else [page])
+        _report(spec, summary, outputs, html, page)
         if not summary.feasible:
             raise typer.Exit(INFEASIBLE)
 
@@ -140,6 +144,7 @@ def _run(
     workers: int,
     dask: str | None,
     resume: bool,
+    sinks: "Sequence[Sink]",
 ) -> "Summary":
     """Runs a sweep; says how to go on with one that stops."""
     from archsim.explore.journal import Full
@@ -152,7 +157,7 @@ def _run(
         try:
             pool = stack.enter_context(_workers(workers, dask)) if workers or dask else None
             progress = stack.enter_context(_progress(spec))
-            summary = run_sweep(spec, pool, book, outputs, progress)
+            summary = run_sweep(spec, pool, book, outputs, progress, sinks)
         except (Stopped, KeyboardInterrupt):
             stack.close()
             typer.echo(_stopped(spec, book), err=True)
@@ -207,12 +212,31 @@ def _progress(spec: "Sweep") -> "Iterator[Progress | None]":
         yield told
 
 
-def _report(spec: "Sweep", summary: "Summary", outputs: "Outputs") -> None:
+def _page(spec: "Sweep", html: Path | None) -> "Sampled | None":
+    """What keeps the rows of a page, where one is asked for."""
+    if html is None:
+        return None
+    from archsim.report.output import check_place
+    from archsim.report.sampled import sampled
+
+    check_place(html)
+    return sampled(spec)
+
+
+def _report(
+    spec: "Sweep", summary: "Summary", outputs: "Outputs", html: Path | None = None, page: "Sampled | None" = None
+) -> None:
+    if html is not None and page is not None:
+        from archsim.report.sampled import sweep_page
+
+        command = shlex.join(["archsim", *(part for part in sys.argv[1:] if part != "--resume")])
+        html.write_text(sweep_page(spec, page, summary, command), encoding="utf-8")
     if "-" in (outputs.csv, outputs.json):
         return
     from archsim.report.sweeps import print_summary
 
     print_summary(spec, summary)
-    for name, path in (("CSV", outputs.csv), ("Parquet", outputs.parquet), ("JSON", outputs.json)):
+    files = (("CSV", outputs.csv), ("Parquet", outputs.parquet), ("JSON", outputs.json), ("Report", html))
+    for name, path in files:
         if path is not None:
             typer.echo(f"\n{name}: {path}")

@@ -91,13 +91,14 @@ class Worth:
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
-    """A metric of a scenario, and how it moves with each number of its chips."""
+    """A metric of a scenario, and how it moves with each number of its chips. `kept`: its best plan keeps the SLO."""
 
     scenario: Scenario
     best: Scenario
     mode: str
     output: str
     value: float
+    kept: bool
     step: float
     more: float
     rows: tuple[Elasticity, ...]
@@ -151,7 +152,8 @@ def sensitivity(
         for row, (item, (_, factor)) in enumerate(zip(wanted, grown, strict=True), first)
     ]
     base = float(own.metrics[output][0])
-    return Sensitivity(scenario, best, mode, output, base, step, more, tuple(rows), tuple(worths))
+    kept = bool(own.kept[0])
+    return Sensitivity(scenario, best, mode, output, base, kept, step, more, tuple(rows), tuple(worths))
 
 
 def best_batch(best: Scenario) -> Array:

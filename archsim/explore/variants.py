@@ -19,7 +19,8 @@ from archsim.explore.scenario import Scenario, with_fields
 MOST = 150_000  # proposals x points priced at once: a few hundred arrays of so many numbers fit in memory
 COARSE = 24  # numbers of clients of the first look, evenly over their logarithm
 ABOUT = 13  # and more of them about the best of the first variant, within a quarter
-FINE = 9  # on each side of the best, in each look between its neighbours
+FINE = 9  # on each side of the best two, in each look between their neighbours
+MISSED = 1e9  # added to what is best by where the SLO is missed
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,7 @@ def answers(scenario: Scenario, mode: str, fields: Mapping[str, Array], metrics:
     count = max((value.size for value in fields.values()), default=1)
     known = {name: np.broadcast_to(value.ravel(), (count,)) for name, value in fields.items()}
     if mode == "steady" and "batch" in known:
-        return _priced(scenario, mode, known, metrics)
+        return _priced(scenario, mode, known, metrics, count)
     if mode == "steady":
         return _searched(scenario, known, metrics, count)
     context = known.get("context", scenario.context)
@@ -65,8 +66,8 @@ def answers(scenario: Scenario, mode: str, fields: Mapping[str, Array], metrics:
     if "context" not in known and context.size > 1:
         raise ValueError(f"the scenario lists {context.size} contexts; ask about one of them")
     if "batch" in known or scenario.batch is None:
-        return _priced(scenario, mode, known, metrics)
-    return _priced(scenario, mode, known | {"batch": np.tile(scenario.batch.ravel(), count)}, metrics)
+        return _priced(scenario, mode, known, metrics, count)
+    return _priced(scenario, mode, known | {"batch": np.tile(scenario.batch.ravel(), count)}, metrics, count)
 
 
 def fixed(scenario: Scenario, mode: str) -> Scenario | None:
@@ -88,14 +89,45 @@ def _searched(scenario: Scenario, known: Mapping[str, Array], metrics: Sequence[
         grid = np.unique(np.concatenate([grid, about]))
     batches = np.broadcast_to(grid, (count, grid.size))
     while True:
-        found = _priced(scenario, "steady", {**known, "batch": batches.ravel()}, metrics)
-        rows, at = np.arange(count), (batches == found.batch[:, None]).argmax(axis=1)
-        last = batches.shape[1] - 1
-        low = batches[rows, np.maximum(at - 1, 0)]
-        high = batches[rows, np.minimum((batches <= found.batch[:, None]).sum(axis=1), last)]
-        if max((found.batch - low).max(), (high - found.batch).max()) <= 1.0:
-            return found
-        batches = _between(low, found.batch, high)
+        scores = _scores(scenario, {**known, "batch": batches.ravel()}, count)
+        best = _least(scores, scores.argmin(axis=1))
+        other = _least(scores, _second(scores, batches, best))
+        ends = [_neighbours(batches, index) for index in (best, other)]
+        if max(float((high - low).max()) for low, _, high in ends) <= 2.0:
+            found = np.take_along_axis(batches, best[:, None], axis=1)
+            return _priced(scenario, "steady", {**known, "batch": found.ravel()}, metrics, count)
+        batches = np.sort(np.concatenate([_between(*end) for end in ends], axis=1), axis=1)
+
+
+Index = npt.NDArray[np.intp]
+
+
+def _least(scores: Array, index: Index) -> Index:
+    """The index itself; of rows that have nothing usable, the first."""
+    return np.where(np.isfinite(np.take_along_axis(scores, index[:, None], axis=1)[:, 0]), index, 0).astype(np.intp)
+
+
+def _second(scores: Array, batches: Array, best: Index) -> Index:
+    """The best of each row among points that are no worse than both neighbours, other than the best of all.
+
+    A cost over clients has steps, where a rank gets one more or a tile is full: what is best between two coarse points
+    may lie behind a step from the best coarse point.
+    """
+    padded = np.pad(scores, ((0, 0), (1, 1)), constant_values=np.inf)
+    least = (scores <= padded[:, :-2]) & (scores <= padded[:, 2:])
+    own = batches == np.take_along_axis(batches, best[:, None], axis=1)
+    others = np.where(least & ~own, scores, np.inf)
+    found = others.argmin(axis=1)
+    return np.where(np.isfinite(others.min(axis=1)), found, best).astype(np.intp)
+
+
+def _neighbours(batches: Array, index: Index) -> tuple[Array, Array, Array]:
+    """The next lower number, the number itself and the next higher one, of sorted rows; itself at an end."""
+    own = np.take_along_axis(batches, index[:, None], axis=1)
+    rows, last = np.arange(len(index)), batches.shape[1] - 1
+    low = batches[rows, np.maximum((batches < own).sum(axis=1) - 1, 0)]
+    high = batches[rows, np.minimum((batches <= own).sum(axis=1), last)]
+    return np.minimum(low, own[:, 0]), own[:, 0], high
 
 
 def _between(low: Array, best: Array, high: Array) -> Array:
@@ -105,17 +137,35 @@ def _between(low: Array, best: Array, high: Array) -> Array:
     return np.asarray(np.round(np.concatenate(sides)).T, dtype=np.float64)
 
 
-def _priced(scenario: Scenario, mode: str, known: Mapping[str, Array], metrics: Sequence[str]) -> Answers:
-    """The best of each variant among its batches: `known` has V values of each field and V rows of batches, flat."""
-    count = max((value.size for name, value in known.items() if name != "batch"), default=1)
-    each = max(known["batch"].size // count, 1) if "batch" in known else 1
+def _scores(scenario: Scenario, known: Mapping[str, Array], count: int) -> Array:
+    """What each variant is best by at each of its numbers of clients, less is better: shape (V, numbers).
+
+    Far worse where the SLO is missed, infinite where nothing fits.
+    """
+    each = known["batch"].size // count
     rows = max(1, MOST // (each * scenario.split.chips.size))
     parts = []
     for start in range(0, count, rows):
-        part = {name: np.repeat(value[start : start + rows], each) for name, value in known.items() if name != "batch"}
-        if "batch" in known:
-            part["batch"] = known["batch"][start * each : (start + rows) * each]
-        parts.append(_part(run(scenario, mode, part, zipped=True), each, metrics))
+        result = run(scenario, "steady", _cut(known, start, rows, each), zipped=True)
+        goal, sign = objective(scenario, "steady")
+        values = np.where(result.meets_slo, 0.0, MISSED) + sign * result.metric(goal)
+        parts.append(np.where(result.feasible, values, np.inf).reshape(-1, each))
+    return np.concatenate(parts)
+
+
+def _cut(known: Mapping[str, Array], start: int, rows: int, each: int) -> dict[str, Array]:
+    """Fields of some variants, flat: each value for each of its batches."""
+    part = {name: np.repeat(value[start : start + rows], each) for name, value in known.items() if name != "batch"}
+    return part | ({"batch": known["batch"][start * each : (start + rows) * each]} if "batch" in known else {})
+
+
+def _priced(scenario: Scenario, mode: str, known: Mapping[str, Array], metrics: Sequence[str], count: int) -> Answers:
+    """The best of each variant among its batches: `known` has V values of each field and V rows of batches, flat."""
+    each = known["batch"].size // count if "batch" in known else 1
+    rows = max(1, MOST // (each * scenario.split.chips.size))
+    parts = []
+    for start in range(0, count, rows):
+        parts.append(_part(run(scenario, mode, _cut(known, start, rows, each), zipped=True), each, metrics))
     return _joined(parts) if len(parts) > 1 else parts[0]
 
 

@@ -1,4 +1,4 @@
-"""Figures of explorations as plain plotly dictionaries: fronts, tornados, crossings, parallel coordinates."""
+"""Figures of explorations as plain plotly dictionaries: fronts, tornados, bars and crossings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +14,6 @@ from archsim.report.tradeoff import COLORS, SYMBOLS
 
 Column = npt.NDArray[Any]
 MOST_DOTS = 4000  # points off the front that are drawn, evenly taken
-MOST_LINES = 1500  # lines of parallel coordinates
-LONGEST = 26  # characters of a word on an axis of parallel coordinates
 MOST_NAMED = 8  # groups with a colour of their own
 LESS, MORE = "#0072B2", "#D98200"
 
@@ -303,7 +301,7 @@ def _marks(marks: Sequence[tuple[float, str]], log: bool) -> Figure:
     return {"shapes": lines, "annotations": notes}
 
 
-# Parallel coordinates
+# Ticks
 
 
 def nice_ticks(low: float, high: float) -> Array:
@@ -313,52 +311,3 @@ def nice_ticks(low: float, high: float) -> Array:
     ticks = np.array([step * 10.0**power for power in powers for step in steps])
     ticks = ticks[(ticks >= low * 0.999) & (ticks <= high * 1.001)]
     return ticks if ticks.size > 1 else np.array([low, high])
-
-
-def parallel(points: Points, names: Sequence[str], color: str, indices: "npt.NDArray[np.intp]") -> Figure:
-    """A line for each point through its values of several columns, coloured by one of them."""
-    chosen = evenly(indices, MOST_LINES)
-    shade = points.numbers(color)[chosen]
-    log = logarithmic(shade)
-    lines = {"color": (np.log10(shade) if log else shade).tolist(), "colorscale": "Viridis", "showscale": False}
-    trace: Figure = {
-        "type": "parcoords",
-        "line": lines,
-        "dimensions": [_dimension(points, name, chosen) for name in names],
-        "labelfont": {"size": 13, "color": INK},
-        "tickfont": {"size": 11, "color": MUTED},
-        "rangefont": {"size": 1, "color": "rgba(0,0,0,0)"},
-        "labelangle": -18 if len(names) > 6 else 0,
-    }
-    words = [str(item) for item in points.columns[names[0]][chosen]] if _worded(points, names[0]) else [""]
-    left = 70 + 6 * min(max(map(len, words)), LONGEST)
-    shape = layout(430, margin={"l": left, "r": 110, "t": 100 if len(names) > 6 else 60, "b": 24})
-    return figure([trace], shape)
-
-
-def _worded(points: Points, name: str) -> bool:
-    return points.columns[name].dtype.kind in "USO"
-
-
-def _short(words: str) -> str:
-    return words if len(words) <= LONGEST else f"{words[: LONGEST - 1]}…"
-
-
-def _dimension(points: Points, name: str, chosen: "npt.NDArray[np.intp]") -> Figure:
-    column = points.columns[name][chosen]
-    if _worded(points, name):
-        words, index = np.unique([str(item) for item in column], return_inverse=True)
-        ticks = {"tickvals": list(range(len(words))), "ticktext": [text(_short(str(word))) for word in words]}
-        return {"label": text(label_of(name)), "values": index.ravel().tolist(), **ticks}
-    scale = points.scale(name)
-    values = np.asarray(column, dtype=np.float64) * scale.factor
-    label = text(titled(name, scale))
-    if not logarithmic(values):
-        return {"label": label, "values": values.tolist(), "tickformat": ",~g"}
-    ticks_at = nice_ticks(float(values.min()), float(values.max()))
-    return {
-        "label": label,
-        "values": np.log10(values).tolist(),
-        "tickvals": np.log10(ticks_at).tolist(),
-        "ticktext": [f"{tick:,.6g}" for tick in ticks_at],
-    }

@@ -120,7 +120,7 @@ def _table_row(found: Breakeven, index: int, exact: bool, names: tuple[str, str]
 
 def _exact(value: float, unit: str) -> str:
     scale = scale_of(np.array([value]), unit)
-    return f"{value * scale.factor:,.7g} {scale.unit}".strip()
+    return f"{value * scale.factor:,.8g} {scale.unit}".strip()
 
 
 def breakeven_page(found: Breakeven, command: str) -> str:

@@ -12,10 +12,11 @@ from archsim.report import charts
 from archsim.report.charts import Points
 from archsim.report.figures import Figure
 from archsim.report.heatmap import heat, heat_of
+from archsim.report.lines import MOST_LINES, parallel
 from archsim.report.page import Figures, environment
 from archsim.report.scales import headed, label_of, unit_of
 from archsim.report.tables import Table
-from archsim.report.words import counted
+from archsim.report.words import counted, split_label
 
 ROWS = 30  # of a table of a front
 DEFAULT = (Objective("throughput_per_chip", -1.0), Objective("interactivity", -1.0))
@@ -66,18 +67,20 @@ def to_html(
     command: str,
     title: str = "Sweep",
     units: Mapping[str, str] | None = None,
+    remark: str = "",
 ) -> str:
     """A sweep as one page: columns of one length, among them `feasible`, and the names of those that are axes.
 
-    `objective` is the metric that heat maps show the best of; `units` are SI units of columns (metrics know theirs).
+    `objective` is the metric that heat maps show the best of; `units` are SI units of columns (metrics know theirs);
+    `remark` is a sentence about the rows.
     """
-    points = points_of(columns, axes, units or {})
+    points = points_of(with_plans(columns, axes), axes, units or {})
     fits = np.asarray(columns["feasible"], dtype=np.bool_)
     return page(
         "sweep",
         title,
         f"{points.size:,} points",
-        [_counted(points, fits), *_best_lines(points, objective, fits)],
+        [_counted(points, fits), *_best_lines(points, objective, fits), *([remark] if remark else [])],
         [*maps(points, objective), *_fronts(points, fits), *_lines(points, objective, fits)],
         command,
     )
@@ -90,6 +93,21 @@ def points_of(
     known = {name: unit_of(name) for name in columns} | dict(units)
     moving = [name for name in axes if len(np.unique(columns[name])) > 1]
     return Points(columns, moving, known)
+
+
+def with_plans(
+    columns: Mapping[str, "npt.NDArray[np.generic]"], axes: Sequence[str]
+) -> "dict[str, npt.NDArray[np.generic]]":
+    """Columns with the degrees of splits, as far as they are no axes, as one column of words, `plan`."""
+    splits = [name for name in columns if name.startswith("split.")]
+    others = {name: column for name, column in columns.items() if name not in splits or name in axes}
+    if not splits:
+        return others
+    degrees = [name.removeprefix("split.") for name in splits]
+    rows = zip(*(columns[name].tolist() for name in splits), strict=True)
+    # a structure with one pool lacks the degrees of those with two, and a row where nothing fits has none
+    named = ({name: value for name, value in zip(degrees, row, strict=True) if value == value} for row in rows)
+    return others | {"plan": np.array([split_label(item) for item in named])}
 
 
 def _counted(points: Points, fits: "npt.NDArray[np.bool_]") -> str:
@@ -219,8 +237,8 @@ def parallel_chapter(
     indices = np.flatnonzero(defined)
     if len(names) < 3 or indices.size < 2:
         return []
-    drawn = charts.parallel(points, names, color, indices)
-    shown = min(indices.size, charts.MOST_LINES)
+    drawn = parallel(points, names, color, indices)
+    shown = min(indices.size, MOST_LINES)
     part = "" if shown == indices.size else f"; {shown:,} of {indices.size:,} points are drawn"
-    caption = f"One line a point, coloured by {label_of(color)}{part}. Drag along an axis to select."
+    caption = f"One line a point, from dark to light by {label_of(color)}{part}. Hover over a line for its values."
     return [Chapter("All axes together", "", ((drawn, caption),))]

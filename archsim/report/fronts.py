@@ -12,22 +12,15 @@ from archsim.explore.fronts import DOTS, SHOWN, Front
 from archsim.explore.pareto import Objective
 from archsim.report.charts import Points
 from archsim.report.document import clean
-from archsim.report.exploring import front_chapter, front_table, maps, page, parallel_chapter, points_of
+from archsim.report.exploring import front_chapter, front_table, maps, page, parallel_chapter, points_of, with_plans
 from archsim.report.scales import label_of
 from archsim.report.tables import Table
-from archsim.report.words import counted, split_label
+from archsim.report.words import counted
 
 
 def points_of_front(found: Front) -> Points:
     """The points as figures take them, with their plans in words."""
-    splits = [name for name in found.columns if name.startswith("split.")]
-    degrees = [name.removeprefix("split.") for name in splits]
-    rows = zip(*(found.columns[name].tolist() for name in splits), strict=True)
-    # a structure with one pool lacks the degrees of those with two
-    named = ({name: value for name, value in zip(degrees, row, strict=True) if value == value} for row in rows)
-    plans = [split_label(item) for item in named]
-    columns = {name: column for name, column in found.columns.items() if name not in splits}
-    return points_of(columns | {"plan": np.array(plans)}, found.axes, found.units)
+    return points_of(with_plans(found.columns, found.axes), found.axes, found.units)
 
 
 def lead(found: Front, wanted: Sequence[Objective]) -> list[str]:

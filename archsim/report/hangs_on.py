@@ -37,7 +37,8 @@ def lead(found: Sensitivity) -> list[str]:
     plan = split_of(best.split)
     size = "" if batch is None else f", {batch_of(found, float(batch.ravel()[0]))}"
     value = told(found.value, unit_of(found.output))
-    first = f"{system_label(best)}: {label_of(found.output)} {value} at its best plan ({plan}{size})."
+    missed = "" if found.kept else ", which misses the SLO"
+    first = f"{system_label(best)}: {label_of(found.output)} {value} at its best plan ({plan}{size}){missed}."
     gains = [worth for worth in ranked(found) if worth.chosen.capital > 0 and abs(change(found, worth.chosen)) > SMALL]
     if not gains:
         return [first, f"{_share(found.more)} more of any one resource changes it by less than 0.005 %."]
@@ -109,7 +110,8 @@ def worth_table(found: Sensitivity) -> Table:
 
 
 def _promises(found: Sensitivity) -> bool:
-    return any(value is not None for name, value in found.scenario.slo if name != "share")
+    """Whether there is an SLO that the scenario keeps as it is."""
+    return found.kept and any(value is not None for name, value in found.scenario.slo if name != "share")
 
 
 def _counts(found: Sensitivity, worth: Worth) -> bool:
