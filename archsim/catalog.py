@@ -44,7 +44,7 @@ __all__ = [
 ENVIRONMENT = "ARCHSIM_CATALOG"
 ENTRY_POINTS = "archsim.catalog"  # the group in which a distribution offers a folder
 # folders that hold another kind than the one above them
-RESERVED = frozenset({"generations", "memory", "runtimes", "traffic"})
+RESERVED = frozenset({"generations", "memory", "runtimes", "silicon", "traffic"})
 MAX_EXTENDS = 10
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -56,6 +56,7 @@ _NOUNS = {
     "examples": "example",
     "chips/generations": "generation",
     "chips/memory": "memory technology",
+    "chips/silicon": "file of silicon",
     "mappers/runtimes": "runtime",
     "workloads/traffic": "traffic",
 }
