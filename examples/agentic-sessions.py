@@ -1,6 +1,6 @@
 """The cheapest way to 1,000 agentic sessions of DeepSeek-V3 at 50 tokens/s a user.
 
-An agent sends its instructions and tools (8,192 tokens that many share), its task so far, and waits; a tool then takes
+An agent sends its instructions and tools (4,096 tokens that many share), its task so far, and waits; a tool then takes
 three seconds. Three kinds of chips are priced at every legal split and batch; the cheapest proposal is played with all
 thousand sessions before it is an answer.
 """
@@ -22,14 +22,14 @@ def main() -> None:
             "name": "agents",
             "input": {"mean": 2048, "spread": 0.8, "most": 16384},
             "output": {"mean": 300, "spread": 0.8, "most": 2000},
-            "shared": {"tokens": 8192, "groups": 4},
-            "cached": 8192,
+            "shared": {"tokens": 4096, "groups": 4},
+            "cached": 4096,
             "think": "3 s",
         },
         slo={"ttft": "2 s", "interactivity": "50 tok/s"},
     )
     kinds = [on_chip(scenario, name) for name in KINDS]
-    demand = Demand(sessions=1000, objective="cost", requests=2000, largest=32)
+    demand = Demand(sessions=1000, objective="cost", requests=2000, largest=32, tries=8)
     print_sized(size(kinds, demand))
 
 

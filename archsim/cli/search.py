@@ -1,4 +1,4 @@
-"""The commands that search: deployments, size."""
+"""The commands that search: deployments, size, design."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -85,4 +85,34 @@ def size(
         if json != "-":
             print_sized(found)
         if found.answer is None:
+            raise typer.Exit(INFEASIBLE)
+
+
+@app.command()
+def design(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="What may vary, the budgets, and the scenario to be best at.")
+    ],
+    top: Annotated[int, typer.Option(min=1, max=1000, help="How many designs to list.")] = 8,
+    storage: Annotated[
+        Path | None,
+        typer.Option(metavar="DB", help="Keep a search by optuna in this file, and go on from it if it is there."),
+    ] = None,
+    json: JsonOut = None,
+) -> None:
+    """Which chip would be best within budgets of area, power and price. Exit code 1: none keeps them and the SLO."""
+    with refusals():
+        from archsim.explore.design import design as search
+        from archsim.explore.design import load_problem
+        from archsim.report import output
+        from archsim.report.designs import designs_json, print_designs
+
+        output.check_place(None if json in (None, "-") else Path(str(json)))
+        output.check_place(storage)
+        found = search(load_problem(file), None if storage is None else str(storage))
+        if json is not None:
+            output.write_text(designs_json(found, top), json)
+        if json != "-":
+            print_designs(found, top)
+        if found.best is None:
             raise typer.Exit(INFEASIBLE)

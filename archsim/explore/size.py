@@ -37,7 +37,8 @@ class Sized:
     `splits` are legal, `fitting` have memory, `points` are those at every batch of all kinds of chips, `proposals` keep
     the demand and the SLO in closed form as far as the search went. `foreseen` of them were put off, since the
     percentile of TPOT lay above its mean by more, in every one played, than they have room for: of these, each replica
-    is played once, in the most copies that would still win. `nearest` are the least TPOT and TTFT seen (s).
+    is played once, in the most copies that would still win, but for `left` when `tries` are over. `nearest` are the
+    least TPOT and TTFT seen (s).
     """
 
     demand: Demand
@@ -50,6 +51,7 @@ class Sized:
     points: int
     proposals: int
     foreseen: int
+    left: int
     nearest: tuple[float, float]
 
     @property
@@ -114,7 +116,7 @@ def size(scenarios: Sequence[Scenario], demand: Demand, progress: Callable[[str]
             search.again(proposal.times(proposal.copies + 1))
         if len(games.trials) >= demand.tries:
             break
-    counts = search.splits, search.fitting, search.points, search.proposed, foreseen
+    counts = search.splits, search.fitting, search.points, search.proposed, foreseen, games.left
     return Sized(demand, scenarios[0], percentile, answer, tuple(games.trials), *counts, search.nearest)
 
 
@@ -126,6 +128,7 @@ class _Games:
         self.demand, self.percentile, self.progress = demand, percentile, progress
         self.trials: list[Trial] = []
         self.rivals: list[Proposal] = []
+        self.left = 0  # replicas that were put off and not played, since so many proposals had been
 
     def later(self, proposal: Proposal) -> None:
         """Keeps a replica that may do in another number; of one, the proposal with the least TPOT."""
@@ -145,6 +148,9 @@ class _Games:
             each = rival.value(name) / rival.copies
             copies = ceil(answer.proposal.value(name) / each * (1.0 - 1e-9)) - 1
             if copies > self.failed(rival) and not _same(rival, answer.proposal):
+                if len(self.trials) >= self.demand.tries:
+                    self.left += 1
+                    continue
                 trial = self.play(rival.times(copies))
                 answer = self.fewer(trial) if trial.passes else answer
         return answer

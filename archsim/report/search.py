@@ -217,7 +217,10 @@ def _counts(found: Sized) -> str:
     text += f"; {found.proposals:,} keep the SLO in closed form as far as the search went"
     if found.foreseen:
         text += f", {found.foreseen:,} of them no quicker than what failed"
-    return f"{text}. Played: {len(found.trials)}."
+    text += f". Played: {len(found.trials)}."
+    if found.left:
+        text += f" Put off and not played: {counted(found.left, 'replica')} that might do with fewer (--tries)."
+    return text
 
 
 def trial_table(found: Sized) -> Table:
@@ -264,6 +267,7 @@ def sized_json(found: Sized) -> str:
                 "points": found.points,
                 "proposals": found.proposals,
                 "foreseen": found.foreseen,
+                "left": found.left,
             },
             "played": [_trial(one) for one in found.trials],
         }
