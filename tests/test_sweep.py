@@ -354,6 +354,8 @@ def test_the_command_writes_rows_to_the_output() -> None:
         (("--vary", "btch=1"), "did you mean 'batch'?"),
         (("--vary", "batch=1", "--columns", "tpott"), "did you mean 'tpot'?"),
         (("--vary", "batch=1", "--mode", "both"), "one answer"),
+        (("--vary", "input=100"), "the step answer does not depend on it; vary `batch` and `context`"),
+        (("--vary", "context=100", "--mode", "steady"), "the steady answer does not depend on it"),
         (("--vary", "batch=1", "--requests", "5"), "--requests needs --serve"),
         (("--vary", "batch=1", "--resume"), "--resume needs --journal"),
         (("--vary", "batch=1", "--zip", "batch,clock"), "'clock' is not varied"),
