@@ -265,8 +265,14 @@ class Parquet:
 
     def add(self, columns: Mapping[str, Column]) -> None:
         """Writes a chunk."""
-        arrays = [self.arrow.array(columns[item.name], item.type, from_pandas=True) for item in self.schema]
+        arrays = [self._array(columns[item.name], item.type) for item in self.schema]
         self.writer.write_table(self.arrow.Table.from_arrays(arrays, schema=self.schema))
+
+    def _array(self, values: Column, kind: Any) -> Any:
+        """A column as Arrow has it, NaN as null; one that is all the same is repeated."""
+        if values.size > 1 and values.dtype != np.bool_ and (values == values[0]).all():
+            return self.arrow.repeat(self.arrow.scalar(values[:1].tolist()[0], kind), len(values))
+        return self.arrow.array(values, kind, mask=np.isnan(values) if values.dtype == np.float64 else None)
 
     def close(self) -> None:
         """Ends the file."""
