@@ -87,12 +87,13 @@ def zipped(points: int) -> int:
 def axes(text: str, points: int) -> tuple[dict[str, Any], list[str]]:
     """Axes whose combinations are so many points."""
     tensor = ranks(text, np.array([1.0, 2.0, 4.0, 8.0]))
-    batches = max(points // (25 * 25 * 20 * 4 * 2), 1)
+    batches = max(points // (25 * 10 * 10 * 5 * 4 * 2), 1)
     fields = {
         "batch": np.unique(np.floor(np.linspace(1, 1024, batches))),
         "context": np.floor(np.geomspace(1, 131_072, 25)),
-        "chip.memory.bandwidth": np.linspace(2e12, 8e12, 25),
-        "chip.matrix.bf16": np.linspace(5e14, 2e15, 20),
+        "chip.memory.bandwidth": np.linspace(2e12, 8e12, 10),
+        "chip.matrix.bf16": np.linspace(5e14, 2e15, 10),
+        "chip.links.scale_up.bandwidth": np.linspace(2e11, 1e12, 5),
         **tensor,
     }
     return fields, list(tensor)
@@ -124,7 +125,8 @@ def streamed(points: int, folder: str) -> int:
 
 def check(part: dict[str, list[Any]], row: int) -> None:
     """Asks one point alone; its TPOT must be that of the row."""
-    names = ["batch", "context", "chip.memory.bandwidth", "chip.matrix.bf16", "split.tensor", "chips"]
+    names = ["batch", "context", "chip.memory.bandwidth", "chip.matrix.bf16", "chip.links.scale_up.bandwidth"]
+    names += ["split.tensor", "chips"]
     own = scenario(LLAMA.replace("kv: bf16", f"kv: {part['precision.kv'][row]}"))
     alone = archsim.run(own, over={name: part[name][row] for name in names}).tpot.ravel()[0]
     found = part["tpot"][row]
