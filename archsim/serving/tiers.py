@@ -151,9 +151,9 @@ class Tiered(Prefixes):
         unit: int,
         below: Sequence[Tier],
         recompute: Callable[[int, int], float],
-        ttl: float = inf,
+        order: Order | None = None,
     ) -> None:
-        super().__init__(block, unit, ttl)
+        super().__init__(block, unit, order)
         self.below, self.recompute = below, recompute
         self.gone = 0
         self._dropped: list[Gone] = []
