@@ -5,7 +5,7 @@ who are said to leave go to CPU memory at once, where a GB-hour costs a hundredt
 they come back after all, they are loaded. The oracle knows and errs as told: of those it names the share `precision`
 leaves, and of those who leave it names the share `recall`. The trained one is a logistic regression on what a server
 sees: gaps so far, step, tokens, why the answer ended. Against them, keeping all until memory is needed, and ages.
-Means over three draws of traffic.
+Means over two draws of traffic.
 """
 
 from dataclasses import replace
@@ -32,7 +32,7 @@ POLICIES = {
     },
     "trained, threshold 0.1": Eviction(600.0, load_returns("coding-agents"), 0.1, linger=0.0),
 }
-CHIPS, DRAWS = 2, 3
+CHIPS, DRAWS = 2, 2
 
 
 def main() -> None:
