@@ -43,6 +43,10 @@ class Order:
         self.leaving: OrderedDict[int, float] = OrderedDict()
         self.resting: OrderedDict[int, float] = OrderedDict()
 
+    def __contains__(self, name: int) -> bool:
+        """Whether a block is in it."""
+        return name in self.resting or name in self.leaving
+
     def __len__(self) -> int:
         """Blocks in it."""
         return len(self.leaving) + len(self.resting)
@@ -65,10 +69,11 @@ class Order:
         """Takes out so many that go next, if there are as many; they count as gone at a time of their own."""
         found: list[Gone] = []
         for order, leaves in ((self.leaving, True), (self.resting, False)):
-            while order and len(found) < count:
-                name, since = order.popitem(last=False)
-                self.held += time - since
-                found.append((name, leaves, gone))
+            some = min(count - len(found), len(order))
+            if some > 0:
+                picked = [order.popitem(last=False) for _ in range(some)]
+                self.held += some * time - sum([since for _, since in picked])
+                found += [(name, leaves, gone) for name, _ in picked]
         return found
 
     def old(self, name: int, time: float) -> bool:
