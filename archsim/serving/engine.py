@@ -318,7 +318,10 @@ class Engine:
         self.outcome.generated += self.output[request]
         self._left -= 1
         if not self._padded:
-            self.holdings.free(request, self.batch.leave(request)[0], over=True)
+            cache, _ = self.batch.leave(request)
+            if self.pool.prefixes is not None:
+                self.holdings.share(request, cache)  # its chain may go on with the answer
+            self.holdings.free(request, cache, over=True)
         elif self._left:
             self.batch.retire(request)
         else:

@@ -92,7 +92,7 @@ class Holdings:
         return True
 
     def share(self, request: int, prompt: int) -> None:
-        """The whole blocks of a prompt that is computed go over to the prefix cache."""
+        """The whole blocks of a prompt that is computed, or of it and its answer, go over to the prefix cache."""
         cache = self.pool.prefixes
         if cache is None or self._chains is None:
             return

@@ -177,8 +177,9 @@ class Measures:
         return met
 
     def share(self, targets: Targets) -> float:
-        """The share of all requests that meet the targets; NaN where there are none."""
-        return float(self.kept(targets).mean()) if len(self.played.requests) else np.nan
+        """The share of all requests that came which meet the targets; NaN where there are none."""
+        came = np.isfinite(self.played.arrived)
+        return float(self.kept(targets)[came].mean()) if came.any() else np.nan
 
     def goodput(self, targets: Targets) -> float:
         """Requests a second that meet the targets."""

@@ -105,7 +105,8 @@ def simulate(
     finally:
         if collecting:
             gc.enable()
-    if not outcome.stopped and seconds < inf and any(engine.clock >= seconds for engine in engines):
+    late = outcome.over < len(requests) or any(engine.clock >= seconds for engine in engines)
+    if not outcome.stopped and seconds < inf and late:
         outcome.stopped = f"stopped at the time limit of {seconds:g} s"
     return _played(requests, server, outcome, engines)
 

@@ -19,7 +19,8 @@ COLUMNS = ("arrival", "input", "output", "priority", "gap", "session", "agent", 
 class Requests:
     """Requests in order of arrival (s), or session by session in order of their starts.
 
-    `chains` are the ids of the leading blocks of `block` tokens of each prompt, equal where all before is equal too.
+    `chains` are the ids of the leading blocks of `block` tokens of each prompt, equal where all before is equal too; a
+    chain that goes on with the blocks of the answer lets later prompts find these as well.
     `priority`: larger goes first. With `clients` the arrivals are those of a closed loop: so many at first, and each
     further one `think` seconds after one has ended; `arrival` then only orders them.
 

@@ -1,7 +1,7 @@
 """Rows of traces: what a reader gives, and how rows are gathered in chunks with their faults."""
 
 from array import array as numbers
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from math import isfinite, nan
 from typing import NamedTuple
 
@@ -57,20 +57,27 @@ class Columns:
         """Rows so far."""
         return len(self.time)
 
-    def extend(self, rows: Iterable[Row]) -> None:
+    def extend(self, rows: Sequence[Row]) -> None:
         """Adds rows."""
-        for row in rows:
-            session = self.sessions.setdefault(row.session, len(self.sessions))
-            self.time.append(row.time)
-            self.service.append(row.service)
-            self.gap.append(row.gap)
-            self.input.append(row.input)
-            self.output.append(row.output)
-            self.shared.append(row.shared)
-            self.session.append(session)
-            self.agent.append(self.agents.setdefault((session, row.agent), len(self.agents)))
-            self.stop.append(STOPS.index(row.stop) if row.stop in STOPS else 0)
-            self.chains.append(row.chain)
+        if not rows:
+            return
+        times, inputs, outputs, chains, sessions, agents, shared, services, gaps, stops = zip(*rows, strict=True)
+        known, workers = self.sessions, self.agents
+        numbered = [known.setdefault(session, len(known)) for session in sessions]
+        for column, values in (
+            (self.time, times),
+            (self.service, services),
+            (self.gap, gaps),
+            (self.input, inputs),
+            (self.output, outputs),
+            (self.shared, shared),
+            (self.session, numbered),
+            (self.agent, [workers.setdefault(pair, len(workers)) for pair in zip(numbered, agents, strict=True)]),
+            (self.stop, [STOPS.index(stop) if stop in STOPS else 0 for stop in stops]),
+        ):
+            column.extend(values)
+        for chain in chains:
+            self.chains.append(chain)
 
     def floats(self, name: str) -> "np.typing.NDArray[np.float64]":
         """A column of seconds."""

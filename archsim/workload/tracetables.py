@@ -22,7 +22,7 @@ def table(lines: Iterable[str], file: str, row_of: Callable[[Values], Row]) -> R
                 continue
             if len(row) != len(heads):
                 raise ValueError(f"expected {len(heads)} columns, got {len(row)}")
-            yield row_of({head: value.strip() for head, value in zip(heads, row, strict=True)})
+            yield row_of(dict(zip(heads, map(str.strip, row), strict=True)))
         except StopIteration:
             return
         except (ValueError, csv.Error) as error:
@@ -78,13 +78,8 @@ def steps(row: Values) -> Row:
 
 def date(text: str) -> float:
     """Seconds of a date with any number of digits of a second, with or without an offset from UTC."""
-    whole, _, rest = text.strip().removesuffix("Z").partition(".")
-    digits = rest[: next((place for place, sign in enumerate(rest) if not sign.isdigit()), len(rest))]
-    offset = rest[len(digits) :]
     try:
-        moment = datetime.fromisoformat(whole + (offset or "")).replace(microsecond=0)
-        fraction = float(f"0.{digits}") if digits else 0.0
-        zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return zoned.timestamp() + fraction
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         raise ValueError(f"expected a date such as 2023-11-16 18:15:46.68, got {text!r}") from None

@@ -19,7 +19,7 @@ from archsim.workload.agents import Agents, sessions
 from archsim.workload.lengths import Lengths, mean
 from archsim.workload.lengths import draw as draw_lengths
 from archsim.workload.requests import Requests
-from archsim.workload.sessions import in_lanes, started
+from archsim.workload.sessions import in_lanes
 
 BLOCK = 16  # tokens of a block of generated prompts that share a prefix
 
@@ -138,8 +138,6 @@ def _of_agents(
     found = replace(found, name=traffic.name or "agents")
     if closed:
         return in_lanes(found, traffic.clients or 1)
-    if traffic.arrivals == "closed":
-        return started(found, wanted or 1.0, seed)
     starts = _arrivals(traffic, wanted, found.sessions, np.random.default_rng([seed, 1]))
     kept = found.starting(starts)
     return kept if seconds is None else kept.first(int((starts[kept.session] < seconds).sum()))
