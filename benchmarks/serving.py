@@ -66,9 +66,15 @@ def node() -> Scenario:
     )
 
 
-def served(asked: Requests) -> Server:
+def served(asked: Requests, policy: ServingFile | None = None) -> Server:
     """What serves them."""
-    return server_of(deployment_of(node()), ServingFile(), asked)
+    return server_of(deployment_of(node()), policy or ServingFile(), asked)
+
+
+def tiered() -> ServingFile:
+    """Three tiers below the chips."""
+    tiers = [{"medium": "cpu", "capacity": "1 TB"}, {"medium": "ssd", "capacity": "8 TB"}, {"medium": "remote"}]
+    return ServingFile.model_validate({"kv": {"tiers": tiers}})
 
 
 def steady(count: int) -> Requests:
@@ -147,8 +153,10 @@ def measure(quick: bool, traces: Path | None) -> tuple[list[Line], float]:
     base = loop(repeats)
     lines: list[Line] = []
 
-    def rate(name: str, asked: Requests, target: float, plain: bool = False) -> float:
-        server = served(asked)
+    def rate(
+        name: str, asked: Requests, target: float, plain: bool = False, policy: ServingFile | None = None
+    ) -> float:
+        server = served(asked, policy)
         seconds = best(lambda: simulate(asked, server, plain=plain), repeats)
         lines.append(Line(name, len(asked) / seconds, "requests/s", target, True, seconds / len(asked) / base))
         return seconds / len(asked)
@@ -161,6 +169,7 @@ def measure(quick: bool, traces: Path | None) -> tuple[list[Line], float]:
     plain = rate("  the same, iteration by iteration", asked.first(2000 // shrink), 0, True)
     lines.append(Line("  fast-forward over plain", plain / fast, "times", 2.0, True, 0.0))
     rate(f"{mooncake(traces, 10)[0]}, prefix cache", mooncake(traces, 12_031 // shrink)[1], 5_000)
+    rate("  the same, three tiers", mooncake(traces, 12_031 // shrink)[1], 5_000, policy=tiered())
     seconds = best(lambda: served(asked), repeats)
     lines.append(Line("surface of step times", seconds, "s", 1.0, False, seconds / base))
     lines.append(Line("peak memory of a million requests", million(1_000_000 // shrink) / 1e9, "GB", 2.0, False, 0.0))

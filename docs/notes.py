@@ -33,6 +33,8 @@ NOTES: Final[dict[str, str]] = {
     "Agents.subagents": "agents that work beside the one of the session",
     "TrafficFile.sources": "where the numbers are from; a file without any is your own",
     "KvFile.allocation": "blocks as a sequence grows, or one piece reserved at its start",
+    "TierFile.medium": "what it is: memory of the host, drives beside it, or a store across the network",
+    "KvFile.eviction": "which idle blocks go first",
     "ServingFile.kv": "how the KV cache lies in memory",
     "SloFile.ttft": "mean time to first token, at most",
     "SloFile.tpot": "mean time per output token, at most",

@@ -1,9 +1,9 @@
 """What memory below the chips is worth to coding agents: HBM only, then CPU memory, then SSD too.
 
-Sessions of coding agents, drawn with the statistics of recorded ones: contexts of a hundred thousand tokens and more,
-of which a step adds a few thousand, and gaps of seconds to hours while tools run and people think. What is not kept
-until the next step is computed again. The last columns are dollars: what a session costs, what the hits of a memory
-saved, and what it cost to hold what was in it.
+Sessions of coding agents, drawn with the statistics of recorded ones but shorter: contexts of a hundred thousand tokens
+and more, of which a step adds a few thousand, and gaps of seconds to hours while tools run and people think. What is
+not kept until the next step is computed again. The last columns are dollars: what the hits in a memory saved, and what
+it cost to hold what was in it.
 """
 
 from dataclasses import replace

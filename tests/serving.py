@@ -160,7 +160,7 @@ def tiered_case(seed: int) -> tuple[Requests, Server]:
             )
         )
     predictor = Oracle(0.7, 0.6, horizon=0.05) if rng.random() < 0.4 else None
-    eviction = Eviction(float(rng.choice([inf, 0.02, 0.3])), predictor)
+    eviction = Eviction(float(rng.choice([inf, 0.02, 0.3])), predictor, linger=float(rng.choice([inf, 0.0])))
     layout = replace(made.layout, reserve=None)
     units = layout.units(300) + int(rng.integers(0, layout.units(300)))
     return asked, replace(made, layout=layout, units=units, tiers=tuple(levels), eviction=eviction)

@@ -219,6 +219,16 @@ def test_those_said_to_leave_go_first() -> None:
     assert order.held == 3.0 + 2.0 + 1.0 and not len(order)
 
 
+def test_those_said_to_leave_may_go_at_once() -> None:
+    """And are found in the tier below."""
+    chain = list(range(4))
+    asked = requests([0.0, 0.0], 65, 1, after=[[], [0]], gap=np.array([0.0, 5.0]), chains=[chain] * 2, block=16)
+    policy = Eviction(predictor=Oracle(horizon=1.0), linger=0.0)
+    played = simulate(asked, server(1000, eviction=policy, tiers=(Level("cpu", read=1e-6, size=1.0),)))
+    assert played.cached[1] == 64 and below(played)[0][:2] == (4, 4)
+    assert Measures(played).tiers[0].held == 0 < Measures(played).tiers[1].held
+
+
 def agents(rng: np.random.Generator, count: int = 20, steps: int = 15) -> Requests:
     """Agents that come back every two seconds, among requests that never do."""
     rows: list[tuple[float, int, int, int]] = [  # order, agent, step, blocks
@@ -352,8 +362,8 @@ def test_a_served_scenario_tells_what_its_memories_did() -> None:
 @pytest.mark.parametrize(
     ("kv", "message"),
     [
-        ({"eviction": {"policy": "ttl"}}, "go together"),
-        ({"eviction": {"ttl": "5 min"}}, "go together"),
+        ({"eviction": {"policy": "ttl"}}, "needs a `ttl`"),
+        ({"eviction": {"ttl": "5 min"}}, "policy: ttl"),
         ({"allocation": "contiguous", "tiers": [{"medium": "cpu"}]}, "shares no blocks"),
         ({"tiers": [{"medium": "tape"}]}, "cpu"),
         ({"tiers": [{"medium": "cpu", "capacity": "-1 GB"}]}, "capacity"),

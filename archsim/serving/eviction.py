@@ -14,12 +14,13 @@ Gone = tuple[int, bool, float]  # a block, whether its agent is said to leave, a
 class Eviction:
     """A policy: idle blocks go after `ttl` seconds; with a predictor, those of agents who leave go before all others.
 
-    An agent is said to leave where its chance to is at least `threshold`.
+    An agent is said to leave where its chance to is at least `threshold`. Its blocks go after `linger` seconds.
     """
 
     ttl: float = inf
     predictor: Predictor | None = None
     threshold: float = 0.5
+    linger: float = inf
 
     def returns(self, requests: Requests) -> Returns | None:
         """What it says of these requests; None where it says nothing."""
@@ -36,10 +37,15 @@ class Order:
     left.
     """
 
-    def __init__(self, ttl: float = inf) -> None:
-        self.ttl, self.held = ttl, 0.0
+    def __init__(self, ttl: float = inf, linger: float = inf) -> None:
+        self.ttl, self.linger, self.held = ttl, min(linger, ttl), 0.0
+        self.timed = self.linger < inf
         self.leaving: OrderedDict[int, float] = OrderedDict()
         self.resting: OrderedDict[int, float] = OrderedDict()
+
+    def __contains__(self, name: int) -> bool:
+        """Whether a block is in it."""
+        return name in self.resting or name in self.leaving
 
     def __len__(self) -> int:
         """Blocks in it."""
@@ -63,28 +69,29 @@ class Order:
         """Takes out so many that go next, if there are as many; they count as gone at a time of their own."""
         found: list[Gone] = []
         for order, leaves in ((self.leaving, True), (self.resting, False)):
-            while order and len(found) < count:
-                name, since = order.popitem(last=False)
-                self.held += time - since
-                found.append((name, leaves, gone))
+            some = min(count - len(found), len(order))
+            if some > 0:
+                picked = [order.popitem(last=False) for _ in range(some)]
+                self.held += some * time - sum([since for _, since in picked])
+                found += [(name, leaves, gone) for name, _ in picked]
         return found
 
     def old(self, name: int, time: float) -> bool:
         """Whether a block has been idle for too long."""
         since = self.resting.get(name)
-        return (self.leaving[name] if since is None else since) + self.ttl <= time
+        return (self.leaving[name] + self.linger if since is None else since + self.ttl) <= time
 
     def expired(self, time: float) -> list[Gone]:
         """Takes out what has been idle for too long, and when that was."""
         found: list[Gone] = []
-        for order, leaves in ((self.leaving, True), (self.resting, False)):
+        for order, leaves, limit in ((self.leaving, True, self.linger), (self.resting, False, self.ttl)):
             while order:
                 name, since = next(iter(order.items()))
-                if since + self.ttl > time:
+                if since + limit > time:
                     break
                 del order[name]
-                self.held += self.ttl
-                found.append((name, leaves, since + self.ttl))
+                self.held += limit
+                found.append((name, leaves, since + limit))
         return found
 
     def until(self, time: float) -> float:

@@ -102,8 +102,10 @@ def _level(d: Deployment, tier: TierFile, rank: float, whole: float) -> Level:
 
 def eviction_of(file: EvictionFile, seed: int = 0, mark: Mark | None = None) -> Eviction:
     """The eviction policy of a file. Raises CatalogError, at `mark` where given, for a predictor that is not there."""
+    ttl = inf if file.ttl is None else file.ttl
     if file.policy != "return":
-        return Eviction(inf if file.ttl is None else file.ttl)
+        return Eviction(ttl)
+    linger = inf if file.linger is None else file.linger
     if file.predictor == "oracle":
-        return Eviction(predictor=Oracle(file.precision, file.recall, seed, file.horizon))
-    return Eviction(predictor=load_returns(file.predictor, mark), threshold=file.threshold)
+        return Eviction(ttl, Oracle(file.precision, file.recall, seed, file.horizon), linger=linger)
+    return Eviction(ttl, load_returns(file.predictor, mark), file.threshold, linger)

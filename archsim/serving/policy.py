@@ -32,12 +32,15 @@ class EvictionFile(StrictModel):
     policy: Literal["lru", "ttl", "return"] = Field(
         "lru", description="the least recently used; also those older than `ttl`; first those of agents who leave"
     )
-    ttl: Seconds | None = Field(None, gt=0, description="of `ttl`")
+    ttl: Seconds | None = Field(None, gt=0, description="of `ttl`; of `return` too, if given, for all that stay")
     predictor: str = Field(
         "oracle", description="of `return`: `oracle`, which errs as told, or a file of `workloads/returns/`"
     )
     precision: Fraction = Field(1.0, gt=0, description="of those an oracle names, the share that leaves")
     recall: Fraction = Field(1.0, description="of those who leave, the share that an oracle names")
+    linger: Seconds | None = Field(
+        None, ge=0, description="after which blocks of those named go; default: when memory is needed"
+    )
     horizon: Seconds = Field(600.0, gt=0, description="to an oracle, who comes later than this, or never, leaves")
     threshold: Fraction = Field(0.1, gt=0, description="chance to leave from which one from a file names")
 
@@ -48,8 +51,10 @@ class EvictionFile(StrictModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "EvictionFile":
-        if (self.ttl is not None) != (self.policy == "ttl"):
-            raise FaultAt("`ttl` and `policy: ttl` go together", "ttl" if self.ttl is not None else "policy")
+        if self.policy == "ttl" and self.ttl is None:
+            raise FaultAt("`policy: ttl` needs a `ttl`, such as 10 min", "policy")
+        if self.policy == "lru" and self.ttl is not None:
+            raise FaultAt("`ttl` takes `policy: ttl` or `policy: return`", "ttl")
         return self
 
 

@@ -108,14 +108,14 @@ def layout_of(
 class Prefixes:
     """Blocks of prompts by the hash of their chain, kept after use until memory is needed: LRU, tails before heads.
 
-    `unit` is what a block takes of the pool, `block` its tokens. Those idle for `ttl` seconds are no longer there;
-    `clock` tells the time. Tiers below extend `dropped` and `settle`.
+    `unit` is what a block takes of the pool, `block` its tokens. `order` says which idle ones go; those that it finds
+    too old are no longer there. `clock` tells the time. Tiers below extend `dropped` and `settle`.
     """
 
-    def __init__(self, block: int, unit: int, ttl: float = inf) -> None:
+    def __init__(self, block: int, unit: int, order: Order | None = None) -> None:
         self.block, self.unit = block, unit
         self.clock: Callable[[], float] = float
-        self.order = Order(ttl)
+        self.order = Order() if order is None else order
         self._users: dict[int, int] = {}
         self._settled = 0.0
 
@@ -132,7 +132,7 @@ class Prefixes:
     def lookup(self, chain: Sequence[int]) -> int:
         """Leading blocks of a chain that are here: none beyond the first that is not."""
         users, order = self._users, self.order
-        if order.ttl == inf:
+        if not order.timed:
             for place, name in enumerate(chain):
                 if name not in users:
                     return place
@@ -185,7 +185,7 @@ class Prefixes:
     def settle(self) -> int:
         """Drops what has been idle for too long; units given back. Called when a request changes something."""
         self._settled = now = self.clock()
-        return self._drop(self.order.expired(now)) if self.order.ttl < inf else 0
+        return self._drop(self.order.expired(now)) if self.order.timed else 0
 
     def _drop(self, gone: list[Gone]) -> int:
         for name, _, _ in gone:

@@ -10,7 +10,7 @@ import numpy as np
 from archsim.arrays import Array
 from archsim.serving.cluster import Cluster, Router
 from archsim.serving.engine import Engine
-from archsim.serving.eviction import LRU, Eviction
+from archsim.serving.eviction import LRU, Eviction, Order
 from archsim.serving.following import Clients, Sessions, sticky
 from archsim.serving.outcome import COLUMNS, Outcome, Swap
 from archsim.serving.pool import Layout, Pool, Prefixes
@@ -197,15 +197,15 @@ def _engine(
     tiers: Sequence[Tier],
     returns: Returns | None,
 ) -> Engine:
-    layout, ttl, watermark = server.layout, server.eviction.ttl, server.watermark
+    layout, watermark, order = server.layout, server.watermark, Order(server.eviction.ttl, server.eviction.linger)
     if server.scheduler.whole and layout.reserve is None:
         layout = replace(layout, reserve=0)
     prefixes = None
     if requests.chains is not None and not uncached(requests, server):
-        prefixes = Prefixes(requests.block, requests.block // layout.block * layout.levels[-1], ttl)
+        prefixes = Prefixes(requests.block, requests.block // layout.block * layout.levels[-1], order)
         if tiers:
             recompute = Recompute(server.surface, server.scheduler.max_tokens)
-            prefixes = Tiered(prefixes.block, prefixes.unit, tiers, recompute, ttl)
+            prefixes = Tiered(prefixes.block, prefixes.unit, tiers, recompute, order)
     pool = Pool(layout, server.units, prefixes)
     return Engine(requests, server.surface, pool, server.scheduler, outcome, plain, server.swap, watermark, returns)
 

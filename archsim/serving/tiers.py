@@ -43,7 +43,7 @@ class Tier:
 
     def __init__(self, level: Level) -> None:
         self.level, self.order = level, Order(level.ttl)
-        self._ready: dict[int, float] = {}
+        self._coming: dict[int, float] = {}  # blocks that are not yet written, or were not lately, and when they are
         self._reading = self._writing = 0.0  # when the queues are empty
         self.hits = self.loaded = self.written = self.refused = 0  # blocks
         self.saved = 0.0  # seconds of prefill that its hits were instead of
@@ -51,11 +51,14 @@ class Tier:
 
     def __len__(self) -> int:
         """Blocks that it holds."""
-        return len(self._ready)
+        return len(self.order)
 
     def has(self, name: int, time: float) -> bool:
         """Whether a block is here, written and not too old."""
-        return self._ready.get(name, inf) <= time and (self.level.ttl == inf or not self.order.old(name, time))
+        order, coming = self.order, self._coming
+        if name not in order.resting and name not in order.leaving:
+            return False
+        return coming.get(name, time) <= time and not (order.timed and order.old(name, time))
 
     def loading(self, blocks: int, time: float) -> float:
         """When so many blocks would be loaded."""
@@ -73,38 +76,32 @@ class Tier:
 
     def take(self, coming: Sequence[Gone]) -> Sequence[Gone]:
         """Blocks come from above; what they drive out, or they themselves where there is no room at all."""
-        level, ready, order = self.level, self._ready, self.order
+        level, order, written = self.level, self.order, self._coming
         if level.capacity < 1:
             return coming
         writing, each, most = self._writing, level.write / level.lanes, level.backlog * SLACK
-        took, time, before = level.latency + level.write, 0.0, len(ready)
+        took, time, before = level.latency + level.write, 0.0, len(order)
+        if written and coming and writing + took <= coming[0][2]:
+            written.clear()
         leaving, resting = order.leaving, order.resting
         for name, leaves, time in coming:
-            if name in ready:
+            if name in resting or name in leaving:
                 order.again(name, time, leaves)
             elif writing - time > most:
                 self.refused += 1
             else:
                 if writing < time:
                     writing = time
-                ready[name] = writing + took
+                written[name] = writing + took
                 writing += each
                 (leaving if leaves else resting)[name] = time
         self._writing = writing
-        self.written += len(ready) - before
-        if len(ready) <= level.capacity:
-            return ()
-        gone = order.pop(len(ready) - int(level.capacity), time, time)
-        for name, _, _ in gone:
-            del ready[name]
-        return gone
+        self.written += len(order) - before
+        return order.pop(len(order) - int(level.capacity), time, time) if len(order) > level.capacity else ()
 
     def expired(self, time: float) -> list[Gone]:
         """Takes out what is too old."""
-        found = self.order.expired(time)
-        for name, _, _ in found:
-            del self._ready[name]
-        return found
+        return self.order.expired(time)
 
 
 class Recompute:
@@ -151,9 +148,9 @@ class Tiered(Prefixes):
         unit: int,
         below: Sequence[Tier],
         recompute: Callable[[int, int], float],
-        ttl: float = inf,
+        order: Order | None = None,
     ) -> None:
-        super().__init__(block, unit, ttl)
+        super().__init__(block, unit, order)
         self.below, self.recompute = below, recompute
         self.gone = 0
         self._dropped: list[Gone] = []
