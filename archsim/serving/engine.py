@@ -41,6 +41,7 @@ class Engine:
         self.swap = swap
         self.ended: Callable[[Engine, int], None] | None = None  # told of every request that is over
         self.halted = False  # what has just ended concerns others: `run` returns
+        self.blocked = False  # what waits can start at the next event and not before
         self.clock = 0.0
         self.waiting: Line | Ranks = Line() if self.priority is None else Ranks(self.priority)
         self.filling: list[Filling] = []
@@ -53,7 +54,7 @@ class Engine:
         self._swapped: dict[int, tuple[int, int]] = {}
         self._left = 0  # sequences of a padded batch that have not ended
         self._extra = self._stall = 0.0
-        self._mixed_seconds = surface.mixed if surface.prompts is None else surface.prompts.seconds
+        self.mixed_seconds = surface.mixed if surface.prompts is None else surface.prompts.seconds
         self._deaf, self._padded = scheduler.deaf, scheduler.padded
         self._longest = pool.longest()
         self._listens = type(scheduler).deaf is Scheduler.deaf
@@ -132,6 +133,8 @@ class Engine:
 
     def horizon(self) -> float:
         """A time before which no request ends, if nothing more arrives."""
+        if self.blocked:
+            return self.next_time()
         if self.waiting or self.filling:
             return self.clock
         if not self.batch.size:
@@ -141,7 +144,11 @@ class Engine:
 
     def expect(self, time: float, request: int) -> None:
         """A request will come at a time that is not past."""
-        heappush(self._returning, (time + self.surface.arrival, request))
+        self._at(time + self.surface.arrival, request)
+
+    def _at(self, time: float, request: int) -> None:
+        """An event; a negative number is one of a kind of its own."""
+        heappush(self._returning, (time, request))
 
     def run(self, until: float = inf, events: float = inf) -> None:
         """Plays every iteration that starts before `until`, or until so many events have happened in all."""
@@ -152,7 +159,7 @@ class Engine:
                 self._arrive()
             quiet = not waiting and not self.filling  # then any scheduler decodes
             size = batch.size
-            idle = quiet and not size
+            idle = (quiet or self.blocked) and not size
             if idle:
                 clock = self.next_time()
             if clock >= until:
@@ -214,7 +221,11 @@ class Engine:
         elif batch.size:
             self._forward(until, not self._deaf(self))
         else:
-            self._refuse(self.waiting.pop_first(), "the scheduler never starts it")
+            self._stuck()
+
+    def _stuck(self) -> None:
+        """Nothing runs, and nothing that waits can start."""
+        self._refuse(self.waiting.pop_first(), "the scheduler never starts it")
 
     def _forward(self, until: float, listening: bool) -> None:
         """Decode alone, for as many iterations as nothing changes; what arrives may be such a change."""
@@ -258,7 +269,7 @@ class Engine:
         else:
             parts = [(tokens, filling.before) for filling, tokens in chunks]
             prefilled = sum([tokens for tokens, _ in parts])
-        seconds = self._mixed_seconds(size, sums, parts)
+        seconds = self.mixed_seconds(size, sums, parts)
         self.outcome.prefilled += prefilled
         total = sums[-1] if size and sums else 0.0
         self._ahead(seconds + self._extra, 1, size, prefilled, total, self._next if size else 0)

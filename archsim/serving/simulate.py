@@ -11,6 +11,8 @@ from archsim.arrays import Array
 from archsim.serving.cluster import Cluster, Router
 from archsim.serving.engine import Engine
 from archsim.serving.following import Clients, Sessions, sticky
+from archsim.serving.halves import Halves, Loop, Prefill
+from archsim.serving.handover import Receiver, Sender
 from archsim.serving.outcome import COLUMNS, Outcome, Swap
 from archsim.serving.pool import Layout, Pool, Prefixes
 from archsim.serving.schedulers import Scheduler
@@ -27,7 +29,8 @@ class Server:
     """What serves: the surface and memory of one replica, how many there are, and the policies.
 
     `units` are the units of KV memory of a replica, `unit` the bytes of one. `swap` preempts to the host at so many
-    seconds a unit; without it what is preempted is computed again. `caching` keeps prefixes.
+    seconds a unit; without it what is preempted is computed again. `caching` keeps prefixes. With `prefill` another pool
+    prefills, and this one decodes.
     """
 
     surface: Surface
@@ -40,6 +43,7 @@ class Server:
     caching: bool = True
     swap: Swap | None = None
     watermark: float = 0.01
+    prefill: Prefill | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +88,13 @@ def simulate(
     `plain` goes iteration by iteration. `progress` is told the share of requests that are over, now and then.
     """
     outcome = Outcome.of(len(requests))
-    engines = [_engine(requests, server, outcome, plain) for _ in range(server.replicas)]
+    engines: list[Engine]
+    if server.prefill is None:
+        engines = [_engine(requests, server, outcome, plain) for _ in range(server.replicas)]
+    else:
+        first = server.prefill.server
+        engines = [_engine(requests, first, outcome, plain, Sender) for _ in range(first.replicas)]
+        engines += [_engine(requests, server, outcome, plain, Receiver) for _ in range(server.replicas)]
     collecting = gc.isenabled()
     gc.disable()  # a run makes many objects and no cycles of them: looking for these is a third of its time
     try:
@@ -107,6 +117,9 @@ def _run(
 ) -> None:
     outcome = engines[0].outcome
     told = _told(outcome, len(requests), progress)
+    if server.prefill is not None:
+        _apart(requests, server, server.prefill, engines, seconds, events, told)
+        return
     if requests.clients:
         _each(engines, Clients(requests, engines, outcome).ended)
         _play(engines, outcome, seconds, events, told)
@@ -172,7 +185,32 @@ def _together(
     cluster.run(seconds, events, bool(requests.after), told)
 
 
-def _engine(requests: Requests, server: Server, outcome: Outcome, plain: bool) -> Engine:
+def _apart(
+    requests: Requests,
+    server: Server,
+    prefill: Prefill,
+    engines: Sequence[Engine],
+    seconds: float,
+    events: float,
+    told: Callable[[], None] | None,
+) -> None:
+    """Two pools: requests, what is handed over, and what follows on answers, all in one time."""
+    outcome = engines[0].outcome
+    senders = [engine for engine in engines if isinstance(engine, Sender)]
+    receivers = [engine for engine in engines if isinstance(engine, Receiver)]
+    cluster = Halves(requests, senders, receivers, prefill, server.router, outcome)
+    if requests.clients:
+        _each(engines, Loop(requests, cluster, outcome).ended)
+    else:
+        cluster.coming = [(outcome.arrived[request], request) for request in _starts(requests, outcome)]
+        if requests.after:
+            _each(engines, Sessions(requests, outcome, cluster.send).ended)
+    cluster.run(seconds, events, True, told)
+
+
+def _engine(
+    requests: Requests, server: Server, outcome: Outcome, plain: bool, kind: type[Engine] = Engine
+) -> Engine:
     layout = server.layout
     if server.scheduler.whole and layout.reserve is None:
         layout = replace(layout, reserve=0)
@@ -180,7 +218,7 @@ def _engine(requests: Requests, server: Server, outcome: Outcome, plain: bool) -
     if requests.chains is not None and not uncached(requests, server):
         prefixes = Prefixes(requests.block, requests.block // layout.block * layout.levels[-1])
     pool = Pool(layout, server.units, prefixes)
-    return Engine(requests, server.surface, pool, server.scheduler, outcome, plain, server.swap, server.watermark)
+    return kind(requests, server.surface, pool, server.scheduler, outcome, plain, server.swap, server.watermark)
 
 
 def uncached(requests: Requests, server: Server) -> str:
