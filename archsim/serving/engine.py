@@ -153,6 +153,7 @@ class Engine:
     def run(self, until: float = inf, events: float = inf) -> None:
         """Plays every iteration that starts before `until`, or until so many events have happened in all."""
         out, waiting, pending, pool, batch = self.outcome, self.waiting, self.pending, self.pool, self.batch
+        self.halted = False
         while True:
             clock = self.clock
             if self._returning or (pending and pending[0][0] <= clock):
@@ -169,7 +170,6 @@ class Engine:
                 self._arrive()
                 continue
             if self.halted:
-                self.halted = False
                 return
             if out.events >= events:
                 out.stopped = f"stopped after {out.events:,} events"

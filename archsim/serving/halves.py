@@ -4,7 +4,6 @@ Conditional: a prompt of which few tokens are left to compute, because it is sho
 would decode, is prefilled there and nothing travels.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from archsim.serving.simulate import Server
 
 Skip = int | Literal["auto"] | None
+NEXT = 1 << 62
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,10 @@ class Prefill:
 
 
 class Halves(Cluster):
-    """Both pools in one time. In `coming` a negative number is a request that is handed over."""
+    """Both pools in one time. In `coming` a negative number is a request that is handed over.
+
+    In a closed loop NEXT is the next request, whichever that is by then, so many at first.
+    """
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class Halves(Cluster):
         self._receivers = {receiver: receiver for receiver in receivers}
         self._chains, self._way, self._skip = requests.chains, prefill.way, prefill.skip
         self._offers: dict[int, Offer] = {}
+        self._think, self._backlog = requests.think, iter(range(len(requests)))
         for sender in senders:
             sender.hand = self._handed
             sender.lanes = [0.0] * prefill.way.lanes[0]
@@ -64,8 +68,17 @@ class Halves(Cluster):
         self._offers[request] = Offer(sender, self.outcome.begun[request], sender.clock)
         self.send(sender, sender.clock, ~request)
 
+    def next_client(self, engine: Engine, request: int) -> None:
+        """A client has its answer and sends the next request after a while."""
+        self.send(engine, engine.clock + self._think, NEXT)
+
     def deliver(self, time: float, request: int) -> None:
         """A request reaches the replica that prefills it, or its cache the one that decodes it."""
+        if request == NEXT:
+            request = next(self._backlog, NEXT)
+            if request == NEXT:
+                return
+            self.outcome.arrived[request] = time
         if request < 0:
             receiver = self._receivers[self._decoding.choose(~request)]
             receiver.offer(time, ~request, self._offers.pop(~request))
@@ -112,22 +125,3 @@ class Halves(Cluster):
         each = ceil(fresh / steps)
         before = max(tokens - fresh, 0) + (fresh - each) // 2
         return steps * engine.mixed_seconds(size, engine.batch.sums(), [(each, before)])
-
-
-class Loop:
-    """A closed loop through both pools: each further request a while after any has ended."""
-
-    def __init__(self, requests: Requests, cluster: Cluster, outcome: Outcome) -> None:
-        self._cluster, self._outcome, self._think = cluster, outcome, requests.think
-        first = min(requests.clients, len(requests))
-        self._backlog = deque(range(first, len(requests)))
-        for request in range(first):
-            outcome.arrived[request] = 0.0
-        cluster.coming = [(0.0, request) for request in range(first)]
-
-    def ended(self, engine: Engine, request: int) -> None:
-        """A client has its answer and sends the next request after a while."""
-        if self._backlog:
-            following, time = self._backlog.popleft(), engine.clock + self._think
-            self._outcome.arrived[following] = time
-            self._cluster.send(engine, time, following)

@@ -127,7 +127,7 @@ class Receiver(Engine):
         """A cache can be had from a time that is not past; it comes late where memory has no room for it by then."""
         self._offers[request] = offer
         self._wanted += self.pool.layout.units(self.input[request])
-        offer.late = self._wanted + self._kept() > self.pool.free
+        offer.late = self._wanted + self._spare > self.pool.free
         self.pending.append((time, request))
 
     def has_room(self, request: int) -> bool:
@@ -183,6 +183,7 @@ class Receiver(Engine):
         last = seconds / way.layers if way.overlapped else seconds
         end = max(free, offer.ended + last)
         sender.release(max(end, self.clock), request)
+        self.halted = True
         return end + way.latency
 
     def _join(self, request: int) -> None:
@@ -213,7 +214,12 @@ class Receiver(Engine):
         super()._refuse(request, reason)
 
     def _forward(self, until: float, listening: bool) -> None:
-        """What is on its way joins at the first iteration after it is there, whatever the scheduler listens to."""
+        """What is on its way joins at the first iteration after it is there, whatever the scheduler listens to.
+
+        One iteration where a sender has just been told something: it may send more.
+        """
+        if self.halted:
+            until = self.clock
         super()._forward(min(until, self._returning[0][0] if self._landing else inf), listening)
 
     def _stuck(self) -> None:

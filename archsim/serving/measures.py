@@ -135,7 +135,8 @@ class Measures:
     @property
     def occupancy(self) -> tuple[float, float]:
         """Share of the KV memory in use by sequences: mean over the busy time, and largest."""
-        units, time = self.log["units"] / self.played.server.units, self.log["seconds"]
+        pairs = zip(self.played.logs, self.played.pools, strict=True)
+        units, time = np.concatenate([log["units"] / pool.capacity for log, pool in pairs]), self.log["seconds"]
         return (float(np.average(units, weights=time)), float(units.max())) if time.sum() > 0 else (0.0, 0.0)
 
     @property

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from archsim.catalog import StrictModel
-from archsim.fields import Count, FaultAt, Fraction
+from archsim.fields import Count, FaultAt, Fraction, Natural
 
 
 class KvFile(StrictModel):
@@ -24,6 +24,19 @@ class KvFile(StrictModel):
         return self
 
 
+class DisaggregationFile(StrictModel):
+    """How a pool that prefills (mapper prefill-decode) works for the one that decodes."""
+
+    skip_below: Natural | Literal["auto"] | None = Field(
+        None,
+        description="tokens left to compute up to which a prompt is prefilled where it decodes; auto: where its first "
+        "token comes sooner; default: never",
+    )
+    overlap: bool = Field(True, description="send a KV cache layer by layer while its prompt is worked out")
+    scheduler: str | None = Field(None, description="of the replicas that prefill; default: as of those that decode")
+    max_tokens: Count | None = Field(None, description="tokens of a step that prefills, at the most")
+
+
 class ServingFile(StrictModel):
     """How requests are served."""
 
@@ -39,3 +52,4 @@ class ServingFile(StrictModel):
     router: Literal["round-robin", "least-loaded", "prefix-affine", "session-affine"] = Field(
         "least-loaded", description="how requests are dealt to replicas"
     )
+    disaggregation: DisaggregationFile = Field(DisaggregationFile(), description="of prefill and decode")

@@ -12,9 +12,10 @@ from itertools import pairwise
 from math import ceil, inf
 
 from archsim.arrays import array
-from archsim.mapping.memory import kv_bytes, memory_plan
+from archsim.mapping.memory import kv_bytes, memory_plan, state_bytes
 from archsim.mapping.place import Deployment
-from archsim.workload.model import Recurrent
+from archsim.mapping.split import split
+from archsim.workload.model import Model, Precision, Recurrent
 
 ENDLESS = 1 << 40  # tokens that any memory is enough for
 
@@ -96,6 +97,20 @@ def layout_of(d: Deployment, block: int, reserve: int | None = None) -> tuple[La
         groups = tuple((end, round(step * block)) for end, step in zip(limits, steps, strict=True))
         groups = tuple(group for group in groups if group[1] > 0) or ((inf, 0),)
     return Layout(block, groups, ceil(state / unit), reserve), int(max(free, 0.0) // unit), unit
+
+
+def held_bytes(model: Model, precision: Precision) -> tuple[tuple[tuple[float, float], ...], float]:
+    """(tokens held at the most, bytes a token) of layers that cache alike, and bytes of state of a whole sequence."""
+    mixers = [item.attention for item in model.blocks.values()]
+    ends = sorted({float(m.held) for m in mixers if m is not None and not isinstance(m, Recurrent)})
+
+    def slope(tokens: float) -> float:
+        near, far = (float(kv_bytes(model, precision, split(), array(tokens + n)).max()) for n in (0.0, 1.0))
+        return far - near
+
+    slopes = [*(slope(0.0 if index == 0 else ends[index - 1]) for index in range(len(ends))), 0.0]
+    held = tuple((end, slopes[index] - slopes[index + 1]) for index, end in enumerate(ends))
+    return held, float(state_bytes(model, split()).max())
 
 
 class Prefixes:

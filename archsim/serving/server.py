@@ -8,9 +8,12 @@ import numpy as np
 from archsim.arrays import array
 from archsim.catalog import Mark
 from archsim.mapping.place import Deployment
+from archsim.mapping.system import Wire
+from archsim.serving.halves import Prefill
+from archsim.serving.handover import Way
 from archsim.serving.outcome import Swap
-from archsim.serving.policy import ServingFile
-from archsim.serving.pool import layout_of
+from archsim.serving.policy import DisaggregationFile, ServingFile
+from archsim.serving.pool import held_bytes, layout_of
 from archsim.serving.schedulers import scheduler
 from archsim.serving.simulate import Server
 from archsim.serving.surface import surface
@@ -43,6 +46,17 @@ def server_of(
     return Server(
         made, layout, units, found, unit, replicas, policy.router, policy.prefix_cache, swap, policy.watermark
     )
+
+
+def apart(
+    own: Server, d: Deployment, ahead: Server, other: Deployment, wire: Wire, policy: DisaggregationFile
+) -> Server:
+    """The server that decodes with one that prefills for it; each rank of attention sends or takes on its own lane."""
+    rate = np.minimum(other.split.tensor * wire.sender, d.split.tensor * wire.receiver)
+    held, state = held_bytes(d.model, d.precision)
+    lanes = int(other.split.attention_data.max()), int(d.split.attention_data.max())
+    way = Way(held, float(rate.min()), float(wire.latency.max()), d.model.layers, state, lanes, policy.overlap)
+    return replace(own, prefill=Prefill(ahead, way, policy.skip_below))
 
 
 def _contexts(requests: Requests) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from archsim.arrays import Array
 from archsim.serving.cluster import Cluster, Router
 from archsim.serving.engine import Engine
 from archsim.serving.following import Clients, Sessions, sticky
-from archsim.serving.halves import Halves, Loop, Prefill
+from archsim.serving.halves import NEXT, Halves, Prefill
 from archsim.serving.handover import Receiver, Sender
 from archsim.serving.outcome import COLUMNS, Outcome, Swap
 from archsim.serving.pool import Layout, Pool, Prefixes
@@ -65,6 +65,17 @@ class Played:
     def finished(self) -> "np.typing.NDArray[np.bool_]":
         """The requests that have all their tokens."""
         return np.isfinite(self.end)
+
+    def pools_apart(self) -> "tuple[Played, Played]":
+        """What the replicas that prefill played, and what those that decode did. Raises ValueError for one pool."""
+        first = self.server.prefill
+        if first is None:
+            raise ValueError("all replicas do the same")
+        count = first.server.replicas
+        return (
+            replace(self, server=first.server, logs=self.logs[:count], pools=self.pools[:count]),
+            replace(self, logs=self.logs[count:], pools=self.pools[count:]),
+        )
 
     @property
     def seconds(self) -> float:
@@ -200,7 +211,8 @@ def _apart(
     receivers = [engine for engine in engines if isinstance(engine, Receiver)]
     cluster = Halves(requests, senders, receivers, prefill, server.router, outcome)
     if requests.clients:
-        _each(engines, Loop(requests, cluster, outcome).ended)
+        cluster.coming = [(0.0, NEXT)] * min(requests.clients, len(requests))
+        _each(engines, cluster.next_client)
     else:
         cluster.coming = [(outcome.arrived[request], request) for request in _starts(requests, outcome)]
         if requests.after:

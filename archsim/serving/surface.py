@@ -62,6 +62,7 @@ class Surface:
     prompts: "Prompts | None" = None
     energy: "Energies | None" = None
     guard: Guard = Guard(0.0, 0.0)
+    away: "Energies | None" = None
 
     @property
     def most(self) -> int:
