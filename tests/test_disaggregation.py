@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving import MOST, Steps, machine, policy, random_case, server
+from serving import Steps, policy, random_case, server
 
+import archsim
+from archsim.catalog import CatalogError
+from archsim.cli import app
+from archsim.explore.service import Asked, Service, serve
 from archsim.serving.halves import Prefill
 from archsim.serving.handover import Way
-from archsim.serving.pool import Layout
+from archsim.serving.measures import Measures
 from archsim.serving.schedulers import BUILT_IN
 from archsim.serving.simulate import Played, Server, simulate
 from archsim.workload.requests import Requests, requests
@@ -88,3 +94,182 @@ def test_fast_forward_is_plain_iteration_in_two_pools(seed: int) -> None:
 @given(st.integers(0, 10**9))
 def test_fast_forward_is_plain_iteration_in_two_pools_many_times(seed: int) -> None:
     check_equal(seed)
+
+
+# One request, by hand
+
+
+def prefill_seconds(tokens: int) -> float:
+    return Steps().seconds(0, [], [(tokens, 0)])
+
+
+@pytest.mark.parametrize(("rate", "wire_bound"), [(1e9, False), (1e6, True)])
+def test_a_lone_prompt_travels_layer_by_layer(rate: float, wire_bound: bool) -> None:
+    road = way(rate=rate, latency=0.01, layers=10)
+    played = simulate(requests([1.0], 100, 30), pair(way=road))
+    alone, sent = prefill_seconds(100), 100 * 100.0 / rate
+    assert (sent > alone) == wire_bound
+    shown = (alone + sent) / 10 + 9 * max(alone, sent) / 10 - alone + 0.01
+    assert road.shown(sent, alone) == pytest.approx(shown, rel=1e-12)
+    assert played.first[0] == pytest.approx(1.0 + alone + shown, rel=1e-9)
+    steps = [server().surface.decode(1, [100.0 + n]) for n in range(1, 30)]
+    assert played.end[0] - played.first[0] == pytest.approx(sum(steps), rel=1e-9)
+
+
+def test_without_overlap_the_whole_cache_travels_after_the_prefill() -> None:
+    played = simulate(requests([0.0], 100, 30), pair(way=way(rate=1e6, latency=0.01, overlapped=False)))
+    assert played.first[0] == pytest.approx(prefill_seconds(100) + 100 * 100.0 / 1e6 + 0.01, rel=1e-9)
+
+
+def test_one_token_needs_no_decoding() -> None:
+    played = simulate(requests([0.0], 100, 1), pair())
+    assert played.end[0] == played.first[0] == pytest.approx(prefill_seconds(100), rel=1e-12)
+    assert played.outcome.handed == 0
+
+
+def test_caches_that_meet_at_a_receiver_come_one_after_another() -> None:
+    """Two senders are done at once; a lane takes one cache after the other, two lanes take both."""
+    asked = requests([0.0, 0.0], 100, 30)
+    ahead = server(replicas=2)
+    sent = 100 * 100.0 / 1e4
+    one, two = (
+        simulate(asked, pair(ahead, way=way(rate=1e4, latency=0.0, lanes=(1, lanes)))).first for lanes in (1, 2)
+    )
+    assert sorted(one)[1] - sorted(one)[0] == pytest.approx(sent, rel=1e-9)
+    assert two[0] == pytest.approx(two[1], rel=1e-9)
+
+
+# Memory on both sides
+
+
+def test_a_full_receiver_holds_the_senders_memory() -> None:
+    """Room for one sequence where it decodes, for two where it is prefilled: the fourth waits for the first to end."""
+    asked = requests([0.0] * 4, 100, 20)
+    first, second = server(units=14), server(units=8, batch=4)
+    played = simulate(asked, pair(first, second, way=way(rate=1e9, latency=0.0)))
+    assert played.finished.all()
+    assert played.begun[3] >= played.end[0]
+    assert played.first[1] >= played.end[0] and played.first[2] >= played.end[1]
+    roomy = simulate(asked, pair(server(units=100), second, way=way(rate=1e9, latency=0.0)))
+    assert roomy.begun[3] < roomy.end[0]
+
+
+def test_a_cache_that_waits_for_memory_travels_after_it() -> None:
+    asked = requests([0.0, 0.0], 100, 20)
+    played = simulate(asked, pair(server(units=100), server(units=8, batch=4), way=way(rate=1e5, latency=0.0)))
+    assert played.first[1] - played.end[0] == pytest.approx(100 * 100.0 / 1e5, rel=1e-2)
+
+
+def test_a_request_that_no_decode_replica_has_room_for_is_refused() -> None:
+    played = simulate(requests([0.0, 0.1], [100, 10], [100, 5]), pair(second=server(units=8)))
+    assert "more than the KV memory holds" in played.outcome.refused[0]
+    assert played.finished.tolist() == [False, True]
+    long = simulate(requests([0.0, 0.1], [300, 10], 5), pair(first=server(units=8)))
+    assert list(long.outcome.refused) == [0]
+
+
+def test_a_time_limit_stops_both_pools() -> None:
+    asked = requests(np.arange(200) * 0.01, 100, 50)
+    played = simulate(asked, pair(), seconds=0.5)
+    assert "time limit" in played.outcome.stopped
+    assert 0 < played.finished.sum() < 200
+    assert simulate(requests([], [], []), pair()).finished.sum() == 0
+
+
+# Where prompts are prefilled
+
+
+def test_short_prompts_stay_where_they_decode() -> None:
+    asked = requests(np.arange(40) * 0.05, [20, 200] * 20, 10)
+    moved = {skip: simulate(asked, pair(skip=skip)) for skip in (None, 0, 20, 200)}
+    assert {skip: played.outcome.handed for skip, played in moved.items()} == {None: 40, 0: 40, 20: 20, 200: 0}
+    assert moved[20].logs[1]["prefilled"].sum() == 20 * 20
+
+
+def test_a_cached_prompt_stays_where_it_decodes() -> None:
+    """A second turn finds the first one's blocks in the decode pool: little is left to compute, nothing travels."""
+    chains = [list(range(12)), list(range(12))]
+    asked = requests([0.0, 5.0], 200, 10, chains=chains, block=16)
+    played = simulate(asked, pair(skip=50))
+    assert played.outcome.handed == 1
+    assert played.cached.tolist() == [0, 192]
+    away = simulate(asked, pair())
+    assert away.outcome.handed == 2 and away.cached.tolist() == [0, 192]
+    assert away.outcome.sent == 100.0 * (200 + 200 - 192)  # what is there already does not travel
+
+
+def test_auto_chooses_what_ends_sooner() -> None:
+    rng = np.random.default_rng(1)
+    times, lengths = rng.exponential(0.008, 600).cumsum(), np.where(rng.random(600) < 0.5, 16, 400)
+    asked = requests(times.tolist(), lengths.tolist(), 20)
+    road = way(rate=1e7, latency=5e-3)
+    ttft = {
+        skip: Measures(simulate(asked, pair(server(5000), server(5000, batch=32), way=road, skip=skip))).latency("ttft")
+        for skip in (None, 10**6, "auto")
+    }
+    assert ttft["auto"]["mean"] < min(ttft[None]["mean"], ttft[10**6]["mean"])
+
+
+def test_the_next_step_of_a_session_goes_through_both_pools() -> None:
+    asked = requests([0.0] * 3, 100, 20, after=[[], [0], [1]], gap=np.array([0.0, 0.5, 0.5]))
+    played = simulate(asked, pair())
+    assert played.outcome.handed == 3
+    assert played.arrived[1:] == pytest.approx(played.end[:2] + 0.5, rel=1e-12)
+
+
+# Scenarios
+
+KEYS: dict[str, Any] = {
+    "model": "meta/llama-3.1-70b",
+    "pools": {
+        "prefill": {"chip": "nvidia/h100-sxm", "count": 8},
+        "decode": {"chip": "nvidia/h200-sxm", "count": 8},
+    },
+    "mapper": "prefill-decode",
+    "precision": {"weights": "fp8", "kv": "fp8"},
+    "split": {"tensor": 8, "partner": {"tensor": 4, "data": 2}},
+}
+
+
+def served(clients: int, count: int = 600, **more: Any) -> Service:
+    traffic = {"input": 2048, "output": 256, "arrivals": "closed", "clients": clients}
+    return serve(archsim.scenario(**KEYS, traffic=traffic, **more), Asked(count=count))
+
+
+@pytest.mark.parametrize("clients", [4, 16, 32])
+def test_the_simulation_agrees_with_the_closed_form(clients: int) -> None:
+    """One prompt a step, as the closed form has it: a step of four makes clients come, and wait, in step."""
+    found = served(clients, 30 * clients, serving={"disaggregation": {"max_tokens": 2048}})
+    result = archsim.run(found.scenario, mode="steady", batch=[clients])
+    m = found.measures
+    assert m.latency("tpot")["p50"] == pytest.approx(float(result.tpot[0]), rel=0.04)
+    assert m.rate(m.finished) == pytest.approx(float(result.answer.loop.requests_per_second.ravel()[0]), rel=0.05)
+
+
+def test_both_pools_are_paid_and_shown() -> None:
+    from archsim.report.serving import load_rows, policy_label, to_json
+
+    found = served(16)
+    assert found.chips == 16
+    assert [part.name for part in found.parts] == ["decode", "prefill"]
+    assert found.dollars == pytest.approx(sum(part.dollars for part in found.parts))
+    assert "1 replica behind 2 replicas that prefill" in policy_label(found)
+    assert {"pool decode", "pool prefill", "handed over"} <= {name for name, _ in load_rows(found)}
+    data = json.loads(to_json(found))
+    assert data["pools"]["handed_over"] == 600
+    costs = found.costs()
+    whole = costs["output_cost"] * 256 + costs["input_cost"] * 2048
+    assert whole == pytest.approx(costs["cost_per_token"] * 2304, rel=1e-9)
+
+
+def test_a_cache_of_a_real_model_has_its_bytes() -> None:
+    found = served(4)
+    assert found.played.outcome.sent / 600 == pytest.approx(2048 * 80 * 2 * 8 * 128, rel=1e-9)
+
+
+def test_disaggregation_without_a_pool_that_prefills_is_refused(tmp_path: Path) -> None:
+    keys = {**KEYS, "pools": {"gpu": {"chip": "nvidia/h100-sxm", "count": 8}}, "mapper": "auto", "split": None}
+    with pytest.raises(CatalogError, match="has no pool that prefills"):
+        archsim.scenario(**keys, serving={"disaggregation": {"skip_below": 100}})
+    with pytest.raises(CatalogError, match="skip_below"):
+        archsim.scenario(**KEYS, serving={"disaggregation": {"skip_below": "atuo"}})

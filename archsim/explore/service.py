@@ -149,7 +149,7 @@ class Service:
         """Share of what the service costs in which prompts attend to cached tokens."""
         hits = np.flatnonzero(self.played.cached)
         cached = self.played.cached[hits]
-        fresh = self.requests.input[hits] - cached.astype(np.int64)
+        fresh = self.requests.input[hits] - cached
         part = self.parts[-1]  # the one that prefills
         weight = part.dollars / self.dollars if len(self.parts) > 1 and part.only else 1.0
         return part.cached_share(fresh, cached) * weight

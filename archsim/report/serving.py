@@ -73,7 +73,10 @@ def notes(service: Service) -> list[str]:
     skipped = service.requests.skipped
     if skipped:
         found.append(f"{counted(len(skipped), 'row')} left out: {skipped[0]}{' ...' if len(skipped) > 1 else ''}")
-    found.append(f"Step times against the exact path: {service.server.surface.guard}.")
+    for part in service.parts:
+        if part.only or part is service.parts[0]:
+            whose = f" of pool {part.name}" if service.server.prefill is not None else ""
+            found.append(f"Step times{whose} against the exact path: {part.server.surface.guard}.")
     return found
 
 
@@ -102,6 +105,7 @@ def load_rows(service: Service) -> list[tuple[str, str]]:
         ("KV memory in use", f"{percent(mean)} in the mean, {percent(most)} at the most"),
         ("preempted", f"{out.preempted:,}, {counted(out.recomputed, 'token')} computed again"),
     ]
+    rows += pool_rows(service)
     if service.requests.chains is not None:
         rows.append(("prompt tokens from the prefix cache", percent(m.hit_rate)))
     rows += [
@@ -112,6 +116,23 @@ def load_rows(service: Service) -> list[tuple[str, str]]:
         rows.append(("of cached input", dollars(cost["cached_input_cost"])))
     power = show(service.power, "power")
     rows.append(("board power of a chip", f"{power}; {show(service.energy_per_token, 'energy')} an output token"))
+    return rows
+
+
+def pool_rows(service: Service) -> list[tuple[str, str]]:
+    """(name, value) of each of two pools, and what went from one to the other; nothing of one pool."""
+    if service.server.prefill is None:
+        return []
+    rows = []
+    for part in service.parts:
+        many = counted(part.server.replicas, "replica")
+        mean, most = part.measures.occupancy
+        memory = f"KV memory {percent(mean)} in the mean, {percent(most)} at the most"
+        rows.append((f"pool {part.name}", f"{many}, {percent(part.busy)} busy, {memory}, {show(part.power, 'power')}"))
+    out = service.played.outcome
+    each = show(out.sent / out.handed, "bytes") if out.handed else "nothing"
+    started = int(np.isfinite(service.played.first).sum())
+    rows.append(("handed over", f"{out.handed:,} of {counted(started, 'prompt')}, {each} each"))
     return rows
 
 
@@ -155,6 +176,12 @@ def policy_label(service: Service) -> str:
     policy, server = service.scenario.serving, service.server
     kv = f"paged KV in blocks of {policy.kv.block}" if policy.kv.allocation == "paged" else "contiguous KV"
     several = f", {server.replicas} replicas ({server.router})" if server.replicas > 1 else ""
+    if server.prefill is not None:
+        ahead = counted(server.prefill.server.replicas, "replica")
+        skip = server.prefill.skip
+        kept = "" if skip is None else ", auto" if skip == "auto" else f", up to {counted(skip, 'fresh token')}"
+        several = f", {counted(server.replicas, 'replica')} behind {ahead} that prefill ({server.router})"
+        several += f"{kept} prefilled where they decode" if kept else ""
     return f"{policy.scheduler} scheduler, {kv}{several}"
 
 
@@ -188,6 +215,7 @@ def to_json(service: Service, largest: Largest | None = None) -> str:
             "refused": len(out.refused),
             "skipped_rows": len(r.skipped),
         },
+        "pools": _pools(service),
         "stopped": out.stopped or None,
         "cost": service.costs(),
         "power": service.power,
@@ -198,6 +226,26 @@ def to_json(service: Service, largest: Largest | None = None) -> str:
         "guard": {"decode": service.server.surface.guard.decode, "mixed": service.server.surface.guard.mixed},
     }
     return json.dumps(clean(data), sort_keys=True, indent=1, allow_nan=False) + "\n"
+
+
+def _pools(service: Service) -> dict[str, object] | None:
+    """Each of two pools, and what went from one to the other."""
+    if service.server.prefill is None:
+        return None
+    found: dict[str, object] = {
+        part.name: {
+            "replicas": part.server.replicas,
+            "chips": part.chips,
+            "busy": part.busy,
+            "kv_mean": part.measures.occupancy[0],
+            "kv_most": part.measures.occupancy[1],
+            "power": part.power,
+            "cost": part.dollars,
+        }
+        for part in service.parts
+    }
+    out = service.played.outcome
+    return {"pools": found, "handed_over": out.handed, "bytes": out.sent}
 
 
 def _largest(found: Largest) -> dict[str, object]:
@@ -307,7 +355,7 @@ def _series(service: Service) -> list[tuple[str, Figure]]:
     """Sequences and KV memory over time."""
     found: Mapping[str, Array] = service.measures.series()
     time = found["time"]
-    units = found["units"] / (service.server.units * service.server.replicas)
+    units = found["units"] / sum(pool.capacity for pool in service.played.pools)
     sequences = [
         _line(time, found["decoding"], "decoding", PARTS["compute"]),
         _line(time, found["waiting"], "waiting", MUTED),

@@ -155,6 +155,8 @@ class Engine:
         out, waiting, pending, pool, batch = self.outcome, self.waiting, self.pending, self.pool, self.batch
         self.halted = False
         while True:
+            if self.halted:
+                return
             clock = self.clock
             if self._returning or (pending and pending[0][0] <= clock):
                 self._arrive()
@@ -169,8 +171,6 @@ class Engine:
                 self.clock = clock
                 self._arrive()
                 continue
-            if self.halted:
-                return
             if out.events >= events:
                 out.stopped = f"stopped after {out.events:,} events"
                 return

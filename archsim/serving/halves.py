@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Skip = int | Literal["auto"] | None
 NEXT = 1 << 62
+HANDED = 1 << 61
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +37,7 @@ class Prefill:
 
 
 class Halves(Cluster):
-    """Both pools in one time. In `coming` a negative number is a request that is handed over.
+    """Both pools in one time. In `coming` a request that is handed over is less HANDED: negative.
 
     In a closed loop NEXT is the next request, whichever that is by then, so many at first.
     """
@@ -52,7 +53,7 @@ class Halves(Cluster):
     ) -> None:
         super().__init__([*senders, *receivers], Router(prefill.server.router, requests, senders).choose, outcome)
         self._decoding = Router(router, requests, receivers)
-        self._receivers = {receiver: receiver for receiver in receivers}
+        self._receivers: dict[Engine, Receiver] = {receiver: receiver for receiver in receivers}
         self._chains, self._way, self._skip = requests.chains, prefill.way, prefill.skip
         self._offers: dict[int, Offer] = {}
         self._think, self._backlog = requests.think, iter(range(len(requests)))
@@ -66,7 +67,7 @@ class Halves(Cluster):
     def _handed(self, sender: Sender, request: int) -> None:
         """A prompt is computed; who decodes it is chosen when all are at this time."""
         self._offers[request] = Offer(sender, self.outcome.begun[request], sender.clock)
-        self.send(sender, sender.clock, ~request)
+        self.send(sender, sender.clock, request - HANDED)
 
     def next_client(self, engine: Engine, request: int) -> None:
         """A client has its answer and sends the next request after a while."""
@@ -80,8 +81,9 @@ class Halves(Cluster):
                 return
             self.outcome.arrived[request] = time
         if request < 0:
-            receiver = self._receivers[self._decoding.choose(~request)]
-            receiver.offer(time, ~request, self._offers.pop(~request))
+            request += HANDED
+            receiver = self._receivers[self._decoding.choose(request)]
+            receiver.offer(time, request, self._offers.pop(request))
             return
         receiver = self._receivers[next(iter(self._receivers))]
         if self._skip is not None and receiver.has_room(request):
@@ -113,7 +115,9 @@ class Halves(Cluster):
         alone = self._seconds(sender, there, tokens)
         sent = self._way.shown(self._way.seconds(tokens, tokens - here), alone)
         away = self._seconds(sender, int(sum(sender.owed.values())), 0) + alone + sent
-        return self._seconds(receiver, int(sum(receiver.owed.values())), 0) + self._seconds(receiver, here, tokens) <= away
+        return (
+            self._seconds(receiver, int(sum(receiver.owed.values())), 0) + self._seconds(receiver, here, tokens) <= away
+        )
 
     @staticmethod
     def _seconds(engine: Engine, fresh: int, tokens: int) -> float:

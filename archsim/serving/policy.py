@@ -36,6 +36,11 @@ class DisaggregationFile(StrictModel):
     scheduler: str | None = Field(None, description="of the replicas that prefill; default: as of those that decode")
     max_tokens: Count | None = Field(None, description="tokens of a step that prefills, at the most")
 
+    @property
+    def given(self) -> bool:
+        """Whether a file says anything of it."""
+        return bool(self.model_fields_set)
+
 
 class ServingFile(StrictModel):
     """How requests are served."""

@@ -29,8 +29,8 @@ class Server:
     """What serves: the surface and memory of one replica, how many there are, and the policies.
 
     `units` are the units of KV memory of a replica, `unit` the bytes of one. `swap` preempts to the host at so many
-    seconds a unit; without it what is preempted is computed again. `caching` keeps prefixes. With `prefill` another pool
-    prefills, and this one decodes.
+    seconds a unit; without it what is preempted is computed again. `caching` keeps prefixes. With `prefill` another
+    pool prefills, and this one decodes.
     """
 
     surface: Surface
@@ -220,9 +220,7 @@ def _apart(
     cluster.run(seconds, events, True, told)
 
 
-def _engine(
-    requests: Requests, server: Server, outcome: Outcome, plain: bool, kind: type[Engine] = Engine
-) -> Engine:
+def _engine(requests: Requests, server: Server, outcome: Outcome, plain: bool, kind: type[Engine] = Engine) -> Engine:
     layout = server.layout
     if server.scheduler.whole and layout.reserve is None:
         layout = replace(layout, reserve=0)
