@@ -16,7 +16,7 @@ from serving import Steps, policy, random_case, server
 
 import archsim
 from archsim.catalog import CatalogError
-from archsim.cli import app
+from archsim.explore.rates import best_rate, best_ratio, divided
 from archsim.explore.service import Asked, Service, serve
 from archsim.serving.halves import Prefill
 from archsim.serving.handover import Way
@@ -273,3 +273,38 @@ def test_disaggregation_without_a_pool_that_prefills_is_refused(tmp_path: Path) 
         archsim.scenario(**keys, serving={"disaggregation": {"skip_below": 100}})
     with pytest.raises(CatalogError, match="skip_below"):
         archsim.scenario(**KEYS, serving={"disaggregation": {"skip_below": "atuo"}})
+
+
+# Rates and ratios
+
+CHAT: dict[str, Any] = {"input": 1024, "output": 128, "rate": 4}
+EQUAL: dict[str, Any] = {
+    **KEYS,
+    "pools": {name: {"chip": "nvidia/h100-sxm", "count": 4} for name in ("prefill", "decode")},
+    "split": {"tensor": 2, "data": 2, "partner": {"tensor": 2, "data": 2}},
+    "slo": {"ttft": "500 ms", "tpot": "25 ms"},
+}
+
+
+def test_every_ratio_of_the_chips_is_tried_and_the_best_is_in_between() -> None:
+    found = best_ratio(archsim.scenario(**EQUAL, traffic=CHAT), Asked(count=150))
+    assert sorted((ratio.prefill, ratio.decode) for ratio in found) == [(1, 3), (2, 2), (3, 1)]
+    assert all(ratio.prefill_chips + ratio.decode_chips == 8 for ratio in found)
+    assert [ratio.per_chip for ratio in found] == sorted((ratio.per_chip for ratio in found), reverse=True)
+    assert found[0].per_chip > 1.2 * found[-1].per_chip
+    one = serve(divided(archsim.scenario(**EQUAL, traffic=CHAT), 1, 3), Asked(count=150))
+    (same,) = (ratio for ratio in found if ratio.prefill == 1)
+    assert best_rate(one, 1).rate == pytest.approx(same.largest.rate, rel=0.02)
+
+
+def test_any_number_of_workers_finds_the_same() -> None:
+    found = serve(archsim.scenario(**EQUAL, traffic=CHAT), Asked(count=100))
+    assert best_rate(found, 3, workers=1) == best_rate(found, 3, workers=2)
+
+
+def test_ratios_need_two_pools_of_equal_chips() -> None:
+    one = {**EQUAL, "pools": {"gpu": {"chip": "nvidia/h100-sxm", "count": 4}}, "mapper": "auto", "split": {"tensor": 4}}
+    with pytest.raises(ValueError, match="two pools"):
+        best_ratio(archsim.scenario(**one, traffic=CHAT), Asked(count=10))
+    with pytest.raises(ValueError, match="give `ratios`"):
+        best_ratio(archsim.scenario(**KEYS, traffic=CHAT), Asked(count=10))

@@ -30,6 +30,7 @@ def serve(
     largest: Annotated[
         bool, typer.Option("--largest-rate", help="Find the largest rate that keeps the SLO too, by bisection.")
     ] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Processes of the search for it: the answer is the same.")] = 1,
     html: Annotated[Path | None, typer.Option(metavar="OUT", help="Write one self-contained HTML file.")] = None,
     json: Annotated[
         str | None, typer.Option(metavar="OUT|-", help="Write JSON to a file, or to the output instead of tables.")
@@ -45,7 +46,8 @@ def serve(
 ) -> None:
     """Serve requests one by one: TTFT, TPOT, goodput and cost. Exit code 1: nothing fits, or nothing finished."""
     with refusals():
-        from archsim.explore.service import Asked, best_rate
+        from archsim.explore.rates import best_rate
+        from archsim.explore.service import Asked
         from archsim.report import output
         from archsim.workload.traffic import load_traffic
 
@@ -54,7 +56,7 @@ def serve(
         loaded = None if traffic is None else load_traffic(traffic)
         asked = Asked(loaded, trace, rate, seconds, requests, plain, seed, skip_bad, events)
         found = _served(scenario, asked)
-        best = best_rate(found) if largest else None
+        best = best_rate(found, workers=workers) if largest else None
         if json != "-":
             from archsim.report.serving import print_service
 

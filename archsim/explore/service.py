@@ -14,7 +14,6 @@ from archsim.explore.result import Result, scalar_scenario
 from archsim.explore.run import run
 from archsim.explore.scenario import Scenario
 from archsim.explore.second import job_of, second_deployment
-from archsim.serving.goodput import Largest, largest_rate
 from archsim.serving.measures import Measures, Targets
 from archsim.serving.server import apart, server_of
 from archsim.serving.simulate import Played, Server, simulate
@@ -185,11 +184,11 @@ def serve(
     asked = asked or Asked()
     found = requests_of(scenario, asked) if requests is None else requests
     plan = planned(scenario, found)
-    server = _server(plan, found, asked)
-    return _served(plan, server, found, asked, progress)
+    server = server_for(plan, found, asked)
+    return played(plan, server, found, asked, progress)
 
 
-def _server(plan: Scenario, found: Requests, asked: Asked) -> Server:
+def server_for(plan: Scenario, found: Requests, asked: Asked) -> Server:
     """What serves a plan: one pool, or one that decodes and one that prefills."""
     policy, mark = plan.serving, plan.mark("serving", "scheduler")
     own = server_of(deployment_of(plan), policy, found, mark, asked.seed)
@@ -208,12 +207,13 @@ def _server(plan: Scenario, found: Requests, asked: Asked) -> Server:
     return apart(own, deployment_of(plan), ahead, other, plan.partner.back, given)
 
 
-def _served(
+def played(
     plan: Scenario, server: Server, found: Requests, asked: Asked, progress: Callable[[float], None] | None = None
 ) -> Service:
+    """A plan's server with requests played on it."""
     limit = asked.seconds if asked.seconds is not None and found.clients else inf
-    played = simulate(found, server, plain=asked.plain, seconds=limit, events=asked.events, progress=progress)
-    return Service(plan, server, found, played, targets_of(plan), asked)
+    done = simulate(found, server, plain=asked.plain, seconds=limit, events=asked.events, progress=progress)
+    return Service(plan, server, found, done, targets_of(plan), asked)
 
 
 def targets_of(scenario: Scenario) -> Targets:
@@ -221,26 +221,6 @@ def targets_of(scenario: Scenario) -> Targets:
     slo = scenario.slo
     tpot = [value for value in (slo.tpot, 1.0 / slo.interactivity if slo.interactivity else None) if value is not None]
     return Targets(slo.ttft, min(tpot) if tpot else None, slo.share)
-
-
-def best_rate(service: Service, seeds: int = 3) -> Largest:
-    """The largest rate at which the scenario's SLO holds, for the same traffic with other seeds.
-
-    A trace is the same for every seed, so it is played once.
-    """
-    if service.requests.clients:
-        return Largest(0.0, 0.0, (), "a closed loop has no rate of its own")
-    asked, plan = service.asked, service.scenario
-    fixed = asked.trace is not None or (asked.traffic is None and plan.trace is not None)
-    count = replace(asked, count=len(service.requests), seconds=None)
-
-    def play(rate: float, seed: int) -> Measures:
-        if fixed:
-            return _served(plan, service.server, service.requests.at_rate(rate), asked).measures
-        return _served(plan, service.server, requests_of(plan, count, rate, asked.seed + seed), count).measures
-
-    start = service.requests.rate or 1.0
-    return largest_rate(play, service.targets, start, 1 if fixed else seeds)
 
 
 def times(service: Service) -> dict[str, Array]:

@@ -53,6 +53,7 @@ class Halves(Cluster):
     ) -> None:
         super().__init__([*senders, *receivers], Router(prefill.server.router, requests, senders).choose, outcome)
         self._decoding = Router(router, requests, receivers)
+        self._senders: dict[Engine, Sender] = {sender: sender for sender in senders}
         self._receivers: dict[Engine, Receiver] = {receiver: receiver for receiver in receivers}
         self._chains, self._way, self._skip = requests.chains, prefill.way, prefill.skip
         self._offers: dict[int, Offer] = {}
@@ -88,8 +89,7 @@ class Halves(Cluster):
         receiver = self._receivers[next(iter(self._receivers))]
         if self._skip is not None and receiver.has_room(request):
             receiver = self._receivers[self._decoding.choose(request)]
-        sender = self._choose(request)
-        assert isinstance(sender, Sender)
+        sender = self._senders[self._choose(request)]
         if not receiver.has_room(request) or self._stays(receiver, sender, request):
             receiver.owed[request] = self._fresh(receiver, request)
             receiver.expect(time, request)

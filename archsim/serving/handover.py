@@ -51,6 +51,9 @@ class Way:
         return (seconds + (self.layers - 1) * max(seconds - prefill, 0.0)) / self.layers + self.latency
 
 
+NOTHING = Way((), inf, 0.0, 1)
+
+
 @dataclass(eq=False, slots=True)
 class Offer:
     """A cache that waits to be taken: who has it, from when to when it was computed, and whether it had to wait."""
@@ -111,7 +114,7 @@ class Receiver(Engine):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.way: Way | None = None
+        self.way = NOTHING
         self.lanes: list[float] = [0.0]
         self.owed: dict[int, float] = {}
         self._offers: dict[int, Offer] = {}
@@ -166,7 +169,6 @@ class Receiver(Engine):
     def _sent(self, request: int, offer: Offer, hits: int) -> float:
         """When a cache is there; both ends are busy until then, and the sender's memory is free."""
         way = self.way
-        assert way is not None
         size = way.size(self.input[request], hits)
         seconds = size / way.rate
         self.outcome.handed += 1
