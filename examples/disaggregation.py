@@ -1,8 +1,9 @@
 """Prefill and decode on chips of their own against both on all of them; and prompts that stay where they decode.
 
 Eight chips, in replicas of two. Every division between the pools is tried, and the rate at which nine requests in ten
-keep their promise is found for each; what does both is tried with long and short steps of prefill. Then short questions come among long documents: a short prompt that is prefilled
-where it decodes saves the way, and leaves the other pool to the long ones.
+keep their promise is found for each; what does both is tried with long and short steps of prefill. Then short questions
+come among long documents: a short prompt that is prefilled where it decodes saves the way, and leaves the other pool to
+the long ones.
 """
 
 import numpy as np
@@ -13,6 +14,7 @@ from archsim.explore.service import Asked
 from archsim.workload.requests import Requests
 
 WORKERS, COUNT = 2, 200
+SKIPS = {"none": None, "up to 256 tokens": 256, "up to 2,048": 2048, "auto": "auto", "all": 10**6}
 STEPS = (256, 512, 2048)
 TRAFFIC = {
     "long prompts": {"input": {"mean": 3000, "spread": 0.5, "most": 12000}, "output": {"mean": 150, "spread": 0.5}},
@@ -36,7 +38,7 @@ def main() -> None:
     print(f"{len(trace):,} requests, nine in ten of them short; 2 replicas prefill, 2 decode")
     print(f"{'prefilled where they decode':<30}{'handed over':>12}{'TTFT':>9}{'short p90':>11}{'TPOT p90':>10}")
     short = trace.input < 1000
-    for label, skip in (("none", None), ("up to 256 tokens", 256), ("up to 2,048", 2048), ("auto", "auto"), ("all", 10**6)):
+    for label, skip in SKIPS.items():
         found = archsim.serve(scenario(TRAFFIC["long prompts"], (2, 2), skip), requests=trace)
         m = found.measures
         print(

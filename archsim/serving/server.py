@@ -41,7 +41,8 @@ def server_of(
     most = min(policy.max_batch, max(units // max(shortest, 1), 1), max(len(requests), 1))
     found = scheduler(policy.scheduler, most, tokens, mark)
     longest = tokens if policy.scheduler == "chunked" else max(tokens, int(requests.input.max(initial=1)))
-    made = surface(one, most, _contexts(requests), -(-longest // ranks), seed)
+    paired = d.partner is not None and d.partner.job == "roles"
+    made = surface(d if paired else one, most, _contexts(requests), -(-longest // ranks), seed)
     swap = Swap(unit / _host_link(d)) if policy.preemption == "swap" else None
     return Server(
         made, layout, units, found, unit, replicas, policy.router, policy.prefix_cache, swap, policy.watermark

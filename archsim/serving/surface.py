@@ -87,7 +87,8 @@ class Prompts:
     `layers` are the kernels that know tokens only, the embedding among them, `head` those that know sampled tokens,
     `fixed` and `slope` decode attention, `alone` prompt attention of one request without prefix and `grid` of any, with
     `bend` what a pair of tokens more costs. `host` is (step, sequence, request) and `launches` those of (a layer, the
-    head) without and with decode. `ranks` are the groups and stages that share a step.
+    head) without and with decode. `ranks` are the groups and stages that share a step. `total` is what another pool
+    does with the tokens of all of them.
     """
 
     layers: Curve
@@ -103,6 +104,7 @@ class Prompts:
     count: int
     ranks: int
     pipeline: "Stages | None" = None
+    total: Curve | None = None
 
     def seconds(self, batch: int, sums: Sequence[float], chunks: Sequence[tuple[int, int]]) -> float:
         """Seconds of a step."""
@@ -119,6 +121,8 @@ class Prompts:
             prompt = self._prompts(chunks, tokens, requests, one)
         sequences = batch if ranks == 1 else -(-batch // ranks)
         layers = self.layers(sequences + rows) + prompt
+        if self.total is not None:
+            layers += self.total(batch + tokens)
         if batch:
             layers += self.fixed[batch]
             for slope, total in zip(self.slope, sums):  # noqa: B905  # hot
@@ -201,10 +205,14 @@ def surface(d: Deployment, most: int, contexts: tuple[float, float], longest: in
     `contexts` are the shortest and the longest mean context that a batch will have, `longest` the most tokens that one
     step prefills. Raises what `run_step` raises.
     """
-    return _Builder(d, most, contexts, longest).build(seed)
+    if d.partner is not None and d.partner.job == "roles":
+        from archsim.serving.paired import Paired  # it extends this module
+
+        return Paired(d, most, contexts, longest).build(seed)
+    return Builder(d, most, contexts, longest).build(seed)
 
 
-class _Builder:
+class Builder:
     """Prices arrays and turns them into curves."""
 
     def __init__(self, d: Deployment, most: int, contexts: tuple[float, float], longest: int) -> None:
@@ -218,12 +226,21 @@ class _Builder:
         batch = np.arange(1.0, self.most + 1)[:, None]
         self.decoded = self.price(decode(batch, self.lengths[None, :], self.clips))
         self.one = self.price(decode(1, 512, self.clips) + prefill(256, 0, 1, self.clips))
-        self.names = {block: set(kernels) for block, kernels in self._kernels(self.decoded).items()}
+        self.parts = self.beside(batch)
+        self.names = {block: set(kernels) for block, kernels in self._kernels(self.parts).items()}
         self.filled = self._kernels(self.price(prefill(256, 0, 1, self.clips)))
 
     def price(self, step: Step) -> PricedStep:
         """The exact path."""
         return run_step(place(self.d, step), self.d.chip, self.d.runtime.stack)
+
+    def whole(self, step: Step) -> PricedStep:
+        """A decode step as it is beside prefill: in one micro-batch."""
+        return self.price(step)
+
+    def beside(self, batch: Array) -> PricedStep:
+        """All decode steps that are tabulated, likewise."""
+        return self.decoded
 
     def build(self, seed: int) -> Surface:
         """The surface with its guard."""
@@ -233,7 +250,7 @@ class _Builder:
         arrival = host.arrival + host.expert_layer * expert_layers(self.d)
         clips = tuple(float(clip) for clip in self.clips)
         made = Surface(clips, beyond, fixed, slope, arrival, self._prompts(), self._energies())
-        return Surface(clips, beyond, fixed, slope, arrival, made.prompts, made.energy, self._guard(made, seed))
+        return replace(made, guard=self._guard(made, seed), away=self.away())
 
     def _lines(self, seconds: Array) -> tuple[list[float], list[list[float]]]:
         """Lines in the context sums for every batch, by least squares of the relative error; index 0 is no batch."""
@@ -270,12 +287,12 @@ class _Builder:
         tokens = Curve.knots(self.longest + self.most)
         filled = self.price(prefill(tokens, 0, self.ranks, self.clips))
         only_prompt = self._only(self.filled, self.names)
-        fixed, slope = self._lines(self._sum(self.decoded, self._only(self.names, self.filled)))
+        fixed, slope = self._lines(self._sum(self.parts, self._only(self.names, self.filled)))
         grid, bend = self._grids(only_prompt)
         runtime = self.d.runtime
         alone = self._launches(self.price(prefill(256, 0, 1, self.clips)))
         return Prompts(
-            Curve.of(tokens, self._sum(filled, self._shared)),
+            Curve.of(tokens, self._layers(filled)),
             self._head(),
             fixed,
             slope,
@@ -288,7 +305,16 @@ class _Builder:
             self.d.model.layers,
             self.ranks,
             self._stages() if self.stages > 1 else None,
+            self.total(),
         )
+
+    def total(self) -> Curve | None:
+        """What another pool does with the tokens of all ranks."""
+        return None
+
+    def _layers(self, filled: PricedStep) -> Array:
+        """What knows tokens only, of steps of prefill."""
+        return self._sum(filled, self._shared)
 
     @staticmethod
     def _only(have: Mapping[str, object], lack: Mapping[str, object]) -> Callable[[str, str], bool]:
@@ -309,7 +335,7 @@ class _Builder:
     def _head(self) -> list[float]:
         """The head by sampled tokens of a rank."""
         rows = np.arange(1.0, self.most + RANKS_REQUESTS[-1] + 2)
-        found = self._sum(self.price(decode(rows * self.ranks, 512, self.clips)), lambda block, _: block == "head")
+        found = self._sum(self.whole(decode(rows * self.ranks, 512, self.clips)), lambda block, _: block == "head")
         values = np.broadcast_to(found, rows.shape).tolist()
         return [values[0], *values]
 
@@ -344,6 +370,10 @@ class _Builder:
         lines = Surface(tuple(map(float, self.clips)), (), fixed, slope, 0.0)
         each = (large - small) / 1024.0
         return Stages(self.stages, fullest / self.d.model.layers, (small - each, each), lines.decode)
+
+    def away(self) -> Energies | None:
+        """Energies of a chip of another pool that runs part of every step."""
+        return None
 
     def _energies(self) -> Energies:
         """Energy of a decode step as a line; of prefill by tokens of a step."""
