@@ -55,7 +55,23 @@ def random_pair(seed: int) -> tuple[Requests, Server]:
     lanes = (int(rng.choice([1, 2])), int(rng.choice([1, 2])))
     road = way(float(rng.choice([1e5, 1e6, 1e9])), float(rng.choice([0.0, 2e-3])), lanes=lanes)
     skip = [None, None, 0, 40, "auto"][int(rng.integers(0, 5))]
+    if rng.random() < 0.3:
+        first, second = shifted(seed, first), shifted(seed, second)
     return asked, replace(second, prefill=Prefill(first, replace(road, overlapped=bool(rng.random() < 0.7)), skip))  # type: ignore[arg-type]
+
+
+def shifted(seed: int, made: Server) -> Server:
+    """Step times that change, faster and slower, while requests are served."""
+    rng = np.random.default_rng(seed)
+    first = made.surface
+    times = np.sort(rng.uniform(0.0, 2.0, 5)).tolist()
+    shifts = []
+    for time in times:
+        factor = float(rng.choice([0.3, 1.0, 3.0]))
+        fixed, slope = ([factor * value for value in row] for row in (first.fixed, first.slope[0]))
+        steps = Steps(fixed=factor * 1e-3, token=factor * 1e-5)
+        shifts.append((time, replace(first, fixed=fixed, slope=[slope, *first.slope[1:]], prompts=steps)))
+    return replace(made, shifts=tuple(shifts))
 
 
 def check_equal(seed: int) -> Played:
@@ -94,6 +110,35 @@ def test_fast_forward_is_plain_iteration_in_two_pools(seed: int) -> None:
 @given(st.integers(0, 10**9))
 def test_fast_forward_is_plain_iteration_in_two_pools_many_times(seed: int) -> None:
     check_equal(seed)
+
+
+def check_shifts(seed: int) -> None:
+    """The same for one pool whose step times change."""
+    asked, made = random_case(seed)
+    fast, plain = (simulate(asked, shifted(seed, made), plain=way) for way in (False, True))
+    for name in ("arrived", "begun", "first", "end"):
+        assert np.allclose(getattr(fast, name), getattr(plain, name), rtol=1e-9, atol=1e-9, equal_nan=True), name
+    assert [pool.taken for pool in fast.pools] == [pool.taken for pool in plain.pools]
+    check_conserved(fast)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10**9))
+def test_fast_forward_is_plain_iteration_while_step_times_change(seed: int) -> None:
+    check_shifts(seed)
+
+
+def test_steps_that_take_longer_from_a_time_on_take_longer() -> None:
+    one = server()
+    slow = replace(one.surface, fixed=[3 * value for value in one.surface.fixed])
+    asked = requests([0.0], 100, 200)
+    before = simulate(asked, one)
+    after = simulate(asked, replace(one, shifts=((0.1, slow),)))
+    assert after.first[0] == before.first[0]
+    steps = [one.surface.decode(1, [100.0 + n]) for n in range(1, 200)]
+    ends = before.first[0] + np.cumsum(steps)
+    late = int((ends[:-1] >= 0.1).sum())  # steps that begin after it
+    assert after.end[0] - before.end[0] == pytest.approx(late * 2 * one.surface.fixed[1], rel=1e-9)
 
 
 # One request, by hand
@@ -308,3 +353,24 @@ def test_ratios_need_two_pools_of_equal_chips() -> None:
         best_ratio(archsim.scenario(**one, traffic=CHAT), Asked(count=10))
     with pytest.raises(ValueError, match="give `ratios`"):
         best_ratio(archsim.scenario(**KEYS, traffic=CHAT), Asked(count=10))
+
+
+def test_experts_that_repeat_less_slow_decode_from_then_on() -> None:
+    keys = {
+        "model": "openai/gpt-oss-120b",
+        "pools": {"gpu": {"chip": "nvidia/h100-sxm", "count": 2}},
+        "split": {"tensor": 2},
+        "traffic": {"input": 500, "output": 200, "arrivals": "closed", "clients": 16},
+    }
+    half = serve(archsim.scenario(**keys, routing={"skew": 3.0}), Asked(count=100)).measures.span / 2
+    found = serve(archsim.scenario(**keys, routing={"skew": 3.0, "over_time": [[half, 0.0]]}), Asked(count=100))
+    log = found.measures.log
+    full = (log["decoding"] == 16) & (log["prefilled"] == 0)
+    each, late = log["seconds"] / log["steps"], log["start"] >= half
+    assert each[full & late].mean() > 1.1 * each[full & ~late].mean()
+
+
+def test_skews_over_time_come_in_order() -> None:
+    for wrong, why in (([[5, 1.0], [5, 0.5]], "grow"), ([[5, 11.0]], "at the most")):
+        with pytest.raises(CatalogError, match=why):
+            archsim.scenario(**KEYS, traffic=CHAT, routing={"over_time": wrong})

@@ -10,10 +10,10 @@ from archsim.chip.model import Chip
 from archsim.economics.money import rate as hourly_rate
 from archsim.economics.money import wall_power
 from archsim.economics.terms import HOUR, Terms
+from archsim.serving.energies import Energies
 from archsim.serving.measures import Measures
 from archsim.serving.server import context_sums
 from archsim.serving.simulate import Played, Server
-from archsim.serving.surface import Energies
 
 
 @dataclass(frozen=True, eq=False)

@@ -191,7 +191,7 @@ def serve(
 def server_for(plan: Scenario, found: Requests, asked: Asked) -> Server:
     """What serves a plan: one pool, or one that decodes and one that prefills."""
     policy, mark = plan.serving, plan.mark("serving", "scheduler")
-    own = server_of(deployment_of(plan), policy, found, mark, asked.seed)
+    own = server_of(deployment_of(plan), policy, found, mark, asked.seed, plan.skews)
     if job_of(plan) != "prefill" or plan.partner is None:
         return own
     given = policy.disaggregation
@@ -203,7 +203,7 @@ def server_for(plan: Scenario, found: Requests, asked: Asked) -> Server:
         }
     )
     other = second_deployment(plan)
-    ahead = server_of(other, first, found, plan.mark("serving", "disaggregation", "scheduler"), asked.seed)
+    ahead = server_of(other, first, found, plan.mark("serving", "disaggregation", "scheduler"), asked.seed, plan.skews)
     return apart(own, deployment_of(plan), ahead, other, plan.partner.back, given)
 
 

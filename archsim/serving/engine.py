@@ -48,6 +48,7 @@ class Engine:
         self.batch: Batch = (Plain if plain else Fast)(surface, pool.layout)
         self.log = numbers("d")
         self.pending: deque[tuple[float, int]] = deque()
+        self.shifts: deque[tuple[float, Surface]] = deque()  # from when on steps take other times
         self._returning: list[tuple[float, int]] = []
         self._spare = int(watermark * pool.capacity)
         self._made: dict[int, int] = {}  # tokens generated before a preemption
@@ -140,7 +141,8 @@ class Engine:
         if not self.batch.size:
             return self.next_time()
         _, seconds, _ = self.batch.stretch(self.pool.free, inf, False)
-        return min(self.next_time(), self.clock + self._extra + seconds)
+        found = min(self.next_time(), self.clock + self._extra + seconds)
+        return min(found, self.shifts[0][0]) if self.shifts else found
 
     def expect(self, time: float, request: int) -> None:
         """A request will come at a time that is not past."""
@@ -158,6 +160,8 @@ class Engine:
             if self.halted:
                 return
             clock = self.clock
+            if self.shifts and self.shifts[0][0] <= clock:
+                self._shift()
             if self._returning or (pending and pending[0][0] <= clock):
                 self._arrive()
             quiet = not waiting and not self.filling  # then any scheduler decodes
@@ -180,6 +184,12 @@ class Engine:
                 self._forward(until, self._listens)
             else:
                 self._step(until)
+
+    def _shift(self) -> None:
+        """Steps take other times from now on."""
+        self.surface = surface = self.shifts.popleft()[1]
+        self.mixed_seconds = surface.mixed if surface.prompts is None else surface.prompts.seconds
+        self.batch.use(surface)
 
     def _arrive(self) -> None:
         clock, pending, returning = self.clock, self.pending, self._returning
@@ -234,6 +244,8 @@ class Engine:
             later = self.next_time() if self._returning else self.pending[0][0]
             if later < until:
                 until = later
+        if self.shifts and self.shifts[0][0] < until:
+            until = self.shifts[0][0]
         time = until - self.clock - self._extra
         sums = batch.sums()
         total = sums[-1] if sums else 0.0

@@ -13,7 +13,8 @@ from archsim.arrays import Array, array
 from archsim.engine.step import PricedStep, run_step
 from archsim.mapping.place import Deployment, place
 from archsim.serving.curves import Curve
-from archsim.serving.surface import Builder, Energies
+from archsim.serving.energies import Energies
+from archsim.serving.surface import Builder
 from archsim.workload.step import Step, decode, prefill
 
 

@@ -1,11 +1,12 @@
 """The server that a policy makes of a deployment."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
 import numpy as np
 
-from archsim.arrays import array
+from archsim.arrays import Array, array
 from archsim.catalog import Mark
 from archsim.mapping.place import Deployment
 from archsim.mapping.system import Wire
@@ -16,17 +17,23 @@ from archsim.serving.policy import DisaggregationFile, ServingFile
 from archsim.serving.pool import held_bytes, layout_of
 from archsim.serving.schedulers import scheduler
 from archsim.serving.simulate import Server
-from archsim.serving.surface import surface
+from archsim.serving.surface import Surface, surface
 from archsim.workload.requests import Requests
 
 HOST_LINK = 25e9  # B/s to the host where the chip file has no link: PCIe 4 x16, less protocol
 
 
 def server_of(
-    d: Deployment, policy: ServingFile, requests: Requests, mark: Mark | None = None, seed: int = 0
+    d: Deployment,
+    policy: ServingFile,
+    requests: Requests,
+    mark: Mark | None = None,
+    seed: int = 0,
+    skews: Sequence[tuple[float, float]] = (),
 ) -> Server:
     """The server of a deployment with one split; its data-parallel replicas are routed to.
 
+    `skews` are (s, skew): from when on tokens choose experts otherwise.
     Raises CatalogError for a scheduler that is not there and ValueError where memory has no room for any block.
     """
     replicas = int(d.split.data.max())
@@ -42,11 +49,18 @@ def server_of(
     found = scheduler(policy.scheduler, most, tokens, mark)
     longest = tokens if policy.scheduler == "chunked" else max(tokens, int(requests.input.max(initial=1)))
     paired = d.partner is not None and d.partner.job == "roles"
-    made = surface(d if paired else one, most, _contexts(requests), -(-longest // ranks), seed)
+
+    def priced(skew: Array) -> Surface:
+        return surface(replace(d if paired else one, skew=skew), most, _contexts(requests), -(-longest // ranks), seed)
+
+    made = priced(d.skew)
+    others = {skew: priced(array(skew)) for skew in dict.fromkeys(skew for _, skew in skews)}
+    shifts = tuple((time, others[skew]) for time, skew in skews)
     swap = Swap(unit / _host_link(d)) if policy.preemption == "swap" else None
-    return Server(
+    server = Server(
         made, layout, units, found, unit, replicas, policy.router, policy.prefix_cache, swap, policy.watermark
     )
+    return replace(server, shifts=shifts)
 
 
 def apart(

@@ -30,7 +30,7 @@ class Server:
 
     `units` are the units of KV memory of a replica, `unit` the bytes of one. `swap` preempts to the host at so many
     seconds a unit; without it what is preempted is computed again. `caching` keeps prefixes. With `prefill` another
-    pool prefills, and this one decodes.
+    pool prefills, and this one decodes. `shifts` are (s, surface): from then on steps take the times of another one.
     """
 
     surface: Surface
@@ -44,6 +44,7 @@ class Server:
     swap: Swap | None = None
     watermark: float = 0.01
     prefill: Prefill | None = None
+    shifts: tuple[tuple[float, Surface], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +229,9 @@ def _engine(requests: Requests, server: Server, outcome: Outcome, plain: bool, k
     if requests.chains is not None and not uncached(requests, server):
         prefixes = Prefixes(requests.block, requests.block // layout.block * layout.levels[-1])
     pool = Pool(layout, server.units, prefixes)
-    return kind(requests, server.surface, pool, server.scheduler, outcome, plain, server.swap, server.watermark)
+    made = kind(requests, server.surface, pool, server.scheduler, outcome, plain, server.swap, server.watermark)
+    made.shifts.extend(server.shifts)
+    return made
 
 
 def uncached(requests: Requests, server: Server) -> str:

@@ -15,6 +15,7 @@ from archsim.engine.step import PricedStep, lanes_of, run_step
 from archsim.mapping.pipeline import stages
 from archsim.mapping.place import Deployment, place
 from archsim.serving.curves import Curve, Grid, affine
+from archsim.serving.energies import Energies
 from archsim.serving.steady import expert_layers, with_prefill
 from archsim.workload.parts import Chunk
 from archsim.workload.step import Step, decode, prefill
@@ -60,9 +61,9 @@ class Surface:
     slope: Sequence[Sequence[float]]
     arrival: float
     prompts: "Prompts | None" = None
-    energy: "Energies | None" = None
+    energy: Energies | None = None
     guard: Guard = Guard(0.0, 0.0)
-    away: "Energies | None" = None
+    away: Energies | None = None
 
     @property
     def most(self) -> int:
@@ -169,27 +170,6 @@ class Stages:
         """Seconds between two tokens of a sequence when prefill joins one of the micro-batches on their way."""
         latency = span + (self.count - 1) * (self.hop[0] + self.hop[1] * tokens)
         return max(latency, (self.count - 1) * self.stage(batch, sums) + layers * self.share)
-
-
-@dataclass(frozen=True, eq=False)
-class Energies:
-    """Joules of one chip: of a decode step as a line, of a token in prefill (by tokens of the step), and idle (W)."""
-
-    fixed: Array
-    slope: Array
-    tokens: Array
-    joules: Array
-    idle: float
-
-    def decode(self, batch: Array, sums: Array) -> Array:
-        """Joules of decode steps; `sums` has one row a clip."""
-        index = np.minimum(batch.astype(np.intp), len(self.fixed) - 1)
-        total = self.fixed[index] + sum(slope[index] * row for slope, row in zip(self.slope, sums, strict=True))
-        return np.where(batch > 0, total, 0.0)
-
-    def prefill(self, tokens: Array) -> Array:
-        """Joules of the prefill of so many tokens in a step."""
-        return np.where(tokens > 0, np.interp(tokens, self.tokens, self.joules), 0.0)
 
 
 def _pairs(new: float, old: float, clip: float) -> float:
