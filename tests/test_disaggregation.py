@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving import Steps, policy, random_case, server
+from typer.testing import CliRunner
 
 import archsim
 from archsim.catalog import CatalogError
+from archsim.cli import app
 from archsim.explore.rates import best_rate, best_ratio, divided
 from archsim.explore.service import Asked, Service, serve
 from archsim.serving.halves import Prefill
@@ -374,3 +376,50 @@ def test_skews_over_time_come_in_order() -> None:
     for wrong, why in (([[5, 1.0], [5, 0.5]], "grow"), ([[5, 11.0]], "at the most")):
         with pytest.raises(CatalogError, match=why):
             archsim.scenario(**KEYS, traffic=CHAT, routing={"over_time": wrong})
+
+
+APART = """\
+name: apart
+model: meta/llama-3.1-8b
+mapper: prefill-decode
+pools:
+  prefill: {chip: nvidia/h100-sxm, count: 1}
+  decode: {chip: nvidia/h100-sxm, count: 1}
+traffic: {input: {mean: 900, spread: 0.5}, output: 60, rate: 8, requests: 60}
+slo: {ttft: 500 ms, interactivity: 60 tok/s}
+serving: {disaggregation: {skip_below: 600}}
+"""
+
+
+def test_the_command_serves_both_pools_with_any_number_of_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    Path("apart.yaml").write_text(APART, encoding="utf-8")
+    run = CliRunner().invoke
+    shown = run(app, ["serve", "apart.yaml", "--html", "out.html", "--trace-out", "out.json"])
+    assert shown.exit_code == 0, shown.output
+    assert "1 replica behind 1 replica that prefill" in shown.output and "handed over" in shown.output
+    assert "up to 600 fresh tokens prefilled where they decode" in shown.output
+    assert "handed over" in Path("out.html").read_text(encoding="utf-8")
+    assert "replica 1, prefill" in Path("out.json").read_text(encoding="utf-8")
+    one, two = (
+        run(app, ["serve", "apart.yaml", "--largest-rate", "--workers", count, "--json", "-"]).stdout
+        for count in ("1", "2")
+    )
+    assert one == two
+    data = json.loads(one)
+    assert data["largest_rate"]["rate"] > 0
+    assert 0 < data["pools"]["handed_over"] < 60
+    plain = json.loads(run(app, ["serve", "apart.yaml", "--plain", "--json", "-"]).stdout)
+    fast = json.loads(run(app, ["serve", "apart.yaml", "--json", "-"]).stdout)
+    assert plain["latency"]["ttft"]["p99"] == pytest.approx(fast["latency"]["ttft"]["p99"], rel=1e-9)
+    assert plain["counts"] == fast["counts"]
+
+
+def test_a_mistake_in_the_policy_has_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("apart.yaml").write_text(APART.replace("skip_below: 600", "skip_bellow: 600"), encoding="utf-8")
+    wrong = CliRunner().invoke(app, ["serve", "apart.yaml"])
+    assert wrong.exit_code == 2 and "apart.yaml:9:" in wrong.stderr and "skip_below" in wrong.stderr

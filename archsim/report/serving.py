@@ -278,8 +278,10 @@ def write_trace(service: Service, target: Path) -> None:
         for name, begin, until in (*stages, ("decode", played.first[index], end)):
             if until > begin:
                 events.append(_span(name, 1, lane, float(begin), float(until), {"request": index}))
+    ahead = played.server.prefill.server.replicas if played.server.prefill is not None else 0
     for replica, log in enumerate(played.logs, 2):
-        events.append({"ph": "M", "pid": replica, "name": "process_name", "args": {"name": f"replica {replica - 1}"}})
+        name = f"replica {replica - 1}{', prefill' if replica - 2 < ahead else ''}"
+        events.append({"ph": "M", "pid": replica, "name": "process_name", "args": {"name": name}})
         for start, running, waiting in zip(
             *(log[name].tolist() for name in ("start", "running", "waiting")), strict=True
         ):

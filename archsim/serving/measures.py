@@ -55,7 +55,9 @@ class Measures:
     @cached_property
     def queue(self) -> Array:
         """From reaching the scheduler to its first step."""
-        waited = self.played.begun - self.played.arrived - self.played.server.surface.arrival
+        first = self.played.server.prefill
+        server = self.played.server if first is None else first.server
+        waited = self.played.begun - self.played.arrived - server.surface.arrival
         return np.where(np.abs(waited) < 1e-9, 0.0, waited)
 
     @cached_property

@@ -1,8 +1,8 @@
 """The surface of a pair of pools of which one runs operators of every step of the other.
 
-All replicas of the main pool decode alike, as in the steps that are priced: chips that are pinned to a layer serve them in
-turn. A step with prefill travels whole, in one micro-batch, so that its kernels follow one another. Kernels of the main pool
-know the tokens of their rank, those of the other pool the tokens of all; waiting for it counts there.
+All replicas of the main pool decode alike, as in the steps that are priced: chips that are pinned to a layer serve them
+in turn. A step with prefill travels whole, in one micro-batch, so that its kernels follow one another. Kernels of the
+main pool know the tokens of their rank, those of the other pool the tokens of all; waiting for it counts there.
 """
 
 from dataclasses import replace
