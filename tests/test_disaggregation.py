@@ -412,6 +412,10 @@ def test_the_command_serves_both_pools_with_any_number_of_workers(
     data = json.loads(one)
     assert data["largest_rate"]["rate"] > 0
     assert 0 < data["pools"]["handed_over"] < 60
+    shown = run(app, ["serve", "apart.yaml", "--ratios"])
+    assert "replicas that prefill + decode" in shown.output and "1 + 1" in shown.output
+    ratios = json.loads(run(app, ["serve", "apart.yaml", "--ratios", "--json", "-"]).stdout)["ratios"]
+    assert [(ratio["prefill"], ratio["decode"]) for ratio in ratios] == [(1, 1)] and ratios[0]["rate"] > 0
     plain = json.loads(run(app, ["serve", "apart.yaml", "--plain", "--json", "-"]).stdout)
     fast = json.loads(run(app, ["serve", "apart.yaml", "--json", "-"]).stdout)
     assert plain["latency"]["ttft"]["p99"] == pytest.approx(fast["latency"]["ttft"]["p99"], rel=1e-9)

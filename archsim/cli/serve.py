@@ -30,7 +30,10 @@ def serve(
     largest: Annotated[
         bool, typer.Option("--largest-rate", help="Find the largest rate that keeps the SLO too, by bisection.")
     ] = False,
-    workers: Annotated[int, typer.Option(min=1, help="Processes of the search for it: the answer is the same.")] = 1,
+    ratios: Annotated[
+        bool, typer.Option("--ratios", help="Find that rate for every division of the chips between two pools.")
+    ] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Processes of these searches: the answer is the same.")] = 1,
     html: Annotated[Path | None, typer.Option(metavar="OUT", help="Write one self-contained HTML file.")] = None,
     json: Annotated[
         str | None, typer.Option(metavar="OUT|-", help="Write JSON to a file, or to the output instead of tables.")
@@ -46,7 +49,7 @@ def serve(
 ) -> None:
     """Serve requests one by one: TTFT, TPOT, goodput and cost. Exit code 1: nothing fits, or nothing finished."""
     with refusals():
-        from archsim.explore.rates import best_rate
+        from archsim.explore.rates import best_rate, best_ratio
         from archsim.explore.service import Asked
         from archsim.report import output
         from archsim.workload.traffic import load_traffic
@@ -57,13 +60,14 @@ def serve(
         asked = Asked(loaded, trace, rate, seconds, requests, plain, seed, skip_bad, events)
         found = _served(scenario, asked)
         best = best_rate(found, workers=workers) if largest else None
+        divided = best_ratio(found.scenario, asked, workers=workers) if ratios else ()
         if json != "-":
             from archsim.report.serving import print_service
 
-            print_service(found, best)
+            print_service(found, best, divided)
         given = {"--traffic": traffic, "--trace": trace, "--rate": rate, "--seconds": seconds, "--requests": requests}
         options = {name: None if value is None else str(value) for name, value in {**given, "--seed": seed}.items()}
-        _write(found, best, output.command_line("serve", [scenario], options), html, json, csv, trace_out)
+        _write(found, best, divided, output.command_line("serve", [scenario], options), html, json, csv, trace_out)
         if len(found.requests) and not found.measures.finished:
             raise typer.Exit(INFEASIBLE)
 
@@ -88,6 +92,7 @@ def _served(name: str, asked: "Asked") -> "Service":
 def _write(
     found: "Service",
     best: object,
+    ratios: object,
     command: str,
     html: Path | None,
     json: str | None,
@@ -104,7 +109,7 @@ def _write(
     if trace is not None:
         serving.write_trace(found, trace)
     if json is not None:
-        write_text(serving.to_json(found, best), json)  # type: ignore[arg-type]
+        write_text(serving.to_json(found, best, ratios), json)  # type: ignore[arg-type]
     if json != "-":
         for name, written in (("Report", html), ("Requests", csv), ("Trace", trace), ("JSON", json)):
             if written is not None:

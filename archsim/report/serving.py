@@ -3,7 +3,7 @@
 import csv
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,12 @@ import numpy as np
 
 from archsim import __version__
 from archsim.arrays import Array
+from archsim.explore.rates import Ratio
 from archsim.explore.service import Service, times
 from archsim.report.document import clean
 from archsim.report.figures import INK, MUTED, PARTS, Figure, axis, figure, layout
 from archsim.report.page import Figures, environment
+from archsim.report.ratios import ratio_data, ratio_table
 from archsim.report.tables import Table
 from archsim.report.terminal import console, print_table
 from archsim.report.words import counted, dollars, number, percent, split_of, system_label, token_rate
@@ -154,7 +156,7 @@ def slo_rows(service: Service, largest: Largest | None) -> list[tuple[str, str]]
     return rows
 
 
-def print_service(service: Service, largest: Largest | None = None) -> None:
+def print_service(service: Service, largest: Largest | None = None, ratios: Sequence[Ratio] = ()) -> None:
     """The answer in the terminal."""
     from rich.text import Text
 
@@ -169,6 +171,9 @@ def print_service(service: Service, largest: Largest | None = None) -> None:
     out.print()
     for name, value in (*load_rows(service), *slo_rows(service, largest)):
         out.print(Text(f"  {name:<38}{value}"))
+    if ratios:
+        out.print()
+        print_table(out, ratio_table(ratios))
 
 
 def policy_label(service: Service) -> str:
@@ -188,7 +193,7 @@ def policy_label(service: Service) -> str:
 # Files
 
 
-def to_json(service: Service, largest: Largest | None = None) -> str:
+def to_json(service: Service, largest: Largest | None = None, ratios: Sequence[Ratio] = ()) -> str:
     """The answer as JSON: SI units, USD per million tokens, null for what is undefined."""
     m, out, r = service.measures, service.played.outcome, service.requests
     targets = service.targets
@@ -216,6 +221,7 @@ def to_json(service: Service, largest: Largest | None = None) -> str:
             "skipped_rows": len(r.skipped),
         },
         "pools": _pools(service),
+        "ratios": ratio_data(ratios) or None,
         "stopped": out.stopped or None,
         "cost": service.costs(),
         "power": service.power,
