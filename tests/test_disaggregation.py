@@ -309,6 +309,17 @@ def test_both_pools_are_paid_and_shown() -> None:
     assert whole == pytest.approx(costs["cost_per_token"] * 2304, rel=1e-9)
 
 
+@pytest.mark.parametrize(("traffic", "count"), [({"output": 20}, 0), ({"output": 1}, 10)])
+def test_nothing_to_serve_and_nothing_to_hand_over_are_answers(traffic: dict[str, int], count: int) -> None:
+    from archsim.report.serving import load_rows, sentence, to_json
+
+    found = serve(archsim.scenario(**KEYS, traffic={"input": 500, "rate": 5, **traffic}), Asked(count=count))
+    assert found.played.outcome.handed == 0
+    assert json.loads(to_json(found))["finished"] == count
+    assert sentence(found)
+    assert not count or "nothing each" in dict(load_rows(found))["handed over"]
+
+
 def test_a_cache_of_a_real_model_has_its_bytes() -> None:
     found = served(4)
     assert found.played.outcome.sent / 600 == pytest.approx(2048 * 80 * 2 * 8 * 128, rel=1e-9)

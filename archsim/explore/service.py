@@ -150,7 +150,7 @@ class Service:
         cached = self.played.cached[hits]
         fresh = self.requests.input[hits] - cached
         part = self.parts[-1]  # the one that prefills
-        weight = part.dollars / self.dollars if len(self.parts) > 1 and part.only else 1.0
+        weight = part.dollars / self.dollars if part.only and self.dollars else 1.0
         return part.cached_share(fresh, cached) * weight
 
     def costs(self) -> dict[str, float]:
