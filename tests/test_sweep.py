@@ -271,7 +271,7 @@ def chunks_of(spec: Sweep) -> list[int]:
 
 def test_chunks_are_bounded_and_cover_all_rows() -> None:
     spec = specify([small()], ["batch=1..1000", "context=1..1000", "precision.kv=bf16,fp8"])
-    assert sum(chunks_of(spec)) == spec.rows == 2_000_000 and max(chunks_of(spec)) <= 1 << 17
+    assert sum(chunks_of(spec)) == spec.rows == 2_000_000 and max(chunks_of(spec)) <= 1 << 18
     starts = [spec.chunk(number).start for number in range(spec.chunks)]
     assert starts == np.cumsum([0, *chunks_of(spec)])[:-1].tolist()
     many = specify([small()], ["chips=1..100", "batch=1..10"])
@@ -354,6 +354,8 @@ def test_the_command_writes_rows_to_the_output() -> None:
         (("--vary", "btch=1"), "did you mean 'batch'?"),
         (("--vary", "batch=1", "--columns", "tpott"), "did you mean 'tpot'?"),
         (("--vary", "batch=1", "--mode", "both"), "one answer"),
+        (("--vary", "input=100"), "the step answer does not depend on it; vary `batch` and `context`"),
+        (("--vary", "context=100", "--mode", "steady"), "the steady answer does not depend on it"),
         (("--vary", "batch=1", "--requests", "5"), "--requests needs --serve"),
         (("--vary", "batch=1", "--resume"), "--resume needs --journal"),
         (("--vary", "batch=1", "--zip", "batch,clock"), "'clock' is not varied"),

@@ -106,7 +106,7 @@ def _specified(
     from archsim import api
     from archsim.explore.specify import specify
 
-    if not vary and not overrides:
+    if not vary and not overrides and len(scenarios) < 2:
         raise ValueError("nothing is varied: add --vary FIELD=VALUES, such as --vary batch=1,8,64")
     loaded = [api.load(name) for name in scenarios]
     return specify(loaded, vary, zips=zips, overrides=overrides, mode=mode, columns=columns, served=served)
@@ -147,6 +147,7 @@ def _run(
     sinks: "Sequence[Sink]",
 ) -> "Summary":
     """Runs a sweep; says how to go on with one that stops."""
+    from archsim.explore.executors import Lost
     from archsim.explore.journal import Full
     from archsim.explore.running import Stopped, run_sweep
 
@@ -162,9 +163,10 @@ def _run(
             stack.close()
             typer.echo(_stopped(spec, book), err=True)
             raise typer.Exit(INTERRUPTED) from None
-        except (Full, OSError) as error:
+        except (Full, Lost, OSError) as error:
             stack.close()
-            typer.echo(f"archsim: {error.filename or ''}: {error.strerror or error}", err=True)
+            where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
+            typer.echo(f"archsim: {where}", err=True)
             typer.echo(_stopped(spec, book), err=True)
             raise typer.Exit(2) from None
         if book is not None and passing:

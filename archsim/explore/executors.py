@@ -172,11 +172,12 @@ class _Flight:
         self.attempts[index] = self.attempts.get(index, 0) + 1
         if self.attempts[index] > ATTEMPTS:
             raise Lost(f"chunk {index + 1} was lost {ATTEMPTS} times: its worker dies, perhaps for want of memory")
+        task = self.task(index)
         try:
-            future = self.workers.executor.submit(work, self.task(index))
-        except (BrokenExecutor, RuntimeError) as error:
+            future = self.workers.executor.submit(work, task)
+        except Exception as error:  # a pool that broke, or a cluster that is gone, each with errors of its own
             self._renew(error)
-            future = self.workers.executor.submit(work, self.task(index))
+            future = self.workers.executor.submit(work, task)
         self.pending[future] = index
 
     def _collect(self) -> None:

@@ -29,7 +29,7 @@ Column = npt.NDArray[Any]
 Group = Mapping[str, Array]  # fields that share an axis, with values of one length
 
 OWN = 1 << 15  # proposals times points of a block whose points all have values of their own
-SHARED = 1 << 17  # the same where points share most of their values
+SHARED = 1 << 18  # the same where points share most of their values
 CLIENTS = 160  # numbers of clients that a point of the steady answer is tried at, about
 KEPT = 16  # scenarios that a process keeps built
 
@@ -88,7 +88,7 @@ def work(task: Task) -> Rows:
     for piece in task.pieces:
         for columns, reason in _blocks(task, piece, files):
             codes = np.zeros(len(reason), np.int32)
-            for used in np.unique(columns["reason"]).tolist():
+            for used in np.flatnonzero(np.bincount(columns["reason"])).tolist():
                 codes[used] = reasons.setdefault(reason[used], len(reasons))
             columns["reason"] = codes[columns["reason"]]
             parts.append(columns)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from archsim.explore.executors import Workers, in_order
 from archsim.explore.journal import Journal, news
-from archsim.explore.rows import Rows, work
-from archsim.explore.sweep import Sweep
+from archsim.explore.rows import Column, Rows, work
+from archsim.explore.sweep import Chunk, Sweep
 from archsim.explore.table import Csv, Json, Memory, Parquet, Sink, Summary, Table, full, headed
 
 MOST_ROWS = 20_000_000  # in memory
@@ -55,12 +55,12 @@ def run_sweep(
     """Works through a sweep and writes its rows. Raises Stopped when it is interrupted."""
     summary = Summary(*sweep.objective)
     with ExitStack() as stack:
-        takers: list[Sink] = [summary, *sinks]
+        takers: list[Sink] = [*sinks]
         for sink in (outputs or Outputs()).opened(sweep):
             takers.append(sink)
             stack.callback(sink.abandon)
         try:
-            _run(sweep, workers, journal, takers, progress)
+            _run(sweep, workers, journal, summary, takers, progress)
         except KeyboardInterrupt:
             kept = None if journal is None else journal.path
             raise Stopped(0 if journal is None else journal.done, sweep.chunks, kept) from None
@@ -71,7 +71,12 @@ def run_sweep(
 
 
 def _run(
-    sweep: Sweep, workers: Workers | None, journal: Journal | None, takers: Sequence[Sink], progress: Progress | None
+    sweep: Sweep,
+    workers: Workers | None,
+    journal: Journal | None,
+    summary: Summary,
+    takers: Sequence[Sink],
+    progress: Progress | None,
 ) -> None:
     """Rows in order into all takers."""
     hashes: dict[str, str] = {}
@@ -100,11 +105,24 @@ def _run(
             if rows is None and journal is not None:
                 rows = _read(journal, sweep, number)
             if rows is not None:
-                columns = full(sweep, sweep.places(chunk), rows)
+                columns = _Whole(sweep, chunk, rows)
+                summary.take(rows, columns)
                 for sink in takers:
-                    sink.add(columns)
+                    sink.add(columns())
     finally:
         flow.close()
+
+
+class _Whole:
+    """All columns of a chunk, put together when they are first asked for."""
+
+    def __init__(self, sweep: Sweep, chunk: Chunk, rows: Rows) -> None:
+        self.sweep, self.chunk, self.rows = sweep, chunk, rows
+        self.columns: dict[str, Column] = {}
+
+    def __call__(self) -> dict[str, Column]:
+        self.columns = self.columns or full(self.sweep, self.sweep.places(self.chunk), self.rows)
+        return self.columns
 
 
 def _read(journal: Journal, sweep: Sweep, number: int) -> Rows:

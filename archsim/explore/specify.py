@@ -15,6 +15,12 @@ from archsim.units import did_you_mean
 from archsim.yamlmarks import Mark
 
 UNITS = {**SI, "revenue": "USD/h", "power_revenue": "USD/h/MW", "": ""}
+# What an answer does not depend on, and what to do instead
+OTHERS: Mapping[str, Mapping[str, str]] = {
+    "step": dict.fromkeys(("input", "output", "cached"), "; vary `batch` and `context`, or add --mode steady"),
+    "steady": {"context": "; vary `input` and `output`, or add --mode step"},
+    "serve": {},
+}
 Vary = Sequence[str] | Mapping[str, Any]
 Overrides = Sequence[str] | Mapping[str, Any]  # texts `NAME: {FIELD: VALUE}`, or such mappings
 
@@ -69,6 +75,9 @@ def _grid(scenario: Scenario, vary: Vary, zips: Sequence[Sequence[str]], overrid
     for axis in axes:
         _check(scenario, axis)
     given = {axis.name for axis in axes}
+    for name in OTHERS[mode]:
+        if name in given:
+            raise VaryError(f"--vary {name}: the {mode} answer does not depend on it{OTHERS[mode][name]}")
     asked = [getattr(scenario, name) for name in ("batch", "context")]
     if mode == "step":
         for name, values in zip(("batch", "context"), asked, strict=True):

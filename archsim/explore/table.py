@@ -7,7 +7,7 @@ is whole. An undefined number is NaN in arrays, empty in CSV, and null in JSON a
 import csv
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 from archsim.explore.rows import Column, Rows
 from archsim.explore.sweep import Sweep
 
+FLAGS = ("feasible", "meets_slo", "reason")
 TOP = 10  # best rows that a summary keeps
 
 
@@ -111,39 +112,37 @@ class Summary:
     best: list[dict[str, Any]] = field(default_factory=list)
     ranks: list[tuple[int, float, int]] = field(default_factory=list)
 
-    def add(self, columns: Mapping[str, Column]) -> None:
-        """Takes a chunk."""
-        feasible, kept = columns["feasible"], columns["meets_slo"]
-        self.feasible += int(feasible.sum())
-        self.kept += int((kept & feasible).sum())
-        if not feasible.all():
-            names, counts = np.unique(columns["reason"][~feasible].astype(str), return_counts=True)
-            for name, count in zip(names.tolist(), counts.tolist(), strict=True):
-                self.reasons[name] = self.reasons.get(name, 0) + count
-        if self.goal in columns:
-            self._rank(columns, feasible, kept)
-        self.rows += len(feasible)
+    def take(self, rows: Rows, columns: Callable[[], Mapping[str, Column]]) -> None:
+        """Takes a chunk; its whole columns are asked for where one of its rows is among the best."""
+        feasible, kept, codes = (np.broadcast_to(rows.columns[name], (rows.count,)) for name in FLAGS)
+        self.feasible += int(np.count_nonzero(feasible))
+        self.kept += int(np.count_nonzero(kept & feasible))
+        for reason, count in zip(rows.reasons, np.bincount(codes, minlength=len(rows.reasons)).tolist(), strict=True):
+            if reason and count:
+                self.reasons[reason] = self.reasons.get(reason, 0) + count
+        if self.goal in rows.columns:
+            self._rank(rows, feasible, kept, columns)
+        self.rows += rows.count
 
-    def _rank(self, columns: Mapping[str, Column], feasible: Column, kept: Column) -> None:
-        values = np.where(feasible, self.sign * columns[self.goal], np.inf)
-        values = np.where(np.isnan(values), np.inf, values)
+    def _rank(self, rows: Rows, feasible: Column, kept: Column, columns: Callable[[], Mapping[str, Column]]) -> None:
+        """Puts rows among the best, by whether they keep the SLO, then by the objective, then by their place."""
+        values = np.broadcast_to(self.sign * rows.columns[self.goal], (rows.count,))
+        full = len(self.ranks) == TOP
         found: list[tuple[int, float, int]] = []
-        for outside, among in ((0, kept), (1, ~kept)):
-            some = np.where(among, values, np.inf)
-            near = np.argpartition(some, TOP)[:TOP] if len(some) > TOP else np.arange(len(some))
-            limit = some[near].max()
-            near = np.flatnonzero(some <= limit) if np.isfinite(limit) else near[np.isfinite(some[near])]
-            order = near[np.argsort(some[near], kind="stable")][:TOP]
-            found += [(outside, float(some[i]), self.rows + int(i)) for i in order]
+        for outside, among in ((0, feasible & kept), (1, feasible & ~kept)):
+            among = among & np.isfinite(values)
+            if full and self.ranks[-1][0] <= outside:
+                among = among & (values < self.ranks[-1][1]) if self.ranks[-1][0] == outside else among & False
+            near = np.flatnonzero(among)
+            if near.size > TOP:
+                limit = np.partition(values[near], TOP - 1)[TOP - 1]
+                near = near[values[near] <= limit]
+            order = near[np.argsort(values[near], kind="stable")][:TOP]
+            found += [(outside, float(values[i]), self.rows + int(i)) for i in order]
+        ranks = sorted([*self.ranks, *found])[:TOP]
         old = dict(zip(self.ranks, self.best, strict=True))
-        self.ranks = sorted([*self.ranks, *found])[:TOP]
-        self.best = [old[rank] if rank in old else _row(columns, rank[2] - self.rows) for rank in self.ranks]
-
-    def close(self) -> None:
-        """Nothing is left to do."""
-
-    def abandon(self) -> None:
-        """Nothing is left to do."""
+        self.best = [old[rank] if rank in old else _row(columns(), rank[2] - self.rows) for rank in ranks]
+        self.ranks = ranks
 
 
 def _row(columns: Mapping[str, Column], index: int) -> dict[str, Any]:
@@ -266,8 +265,14 @@ class Parquet:
 
     def add(self, columns: Mapping[str, Column]) -> None:
         """Writes a chunk."""
-        arrays = [self.arrow.array(columns[item.name], item.type, from_pandas=True) for item in self.schema]
+        arrays = [self._array(columns[item.name], item.type) for item in self.schema]
         self.writer.write_table(self.arrow.Table.from_arrays(arrays, schema=self.schema))
+
+    def _array(self, values: Column, kind: Any) -> Any:
+        """A column as Arrow has it, NaN as null; one that is all the same is repeated."""
+        if values.size > 1 and values.dtype != np.bool_ and (values == values[0]).all():
+            return self.arrow.repeat(self.arrow.scalar(values[:1].tolist()[0], kind), len(values))
+        return self.arrow.array(values, kind, mask=np.isnan(values) if values.dtype == np.float64 else None)
 
     def close(self) -> None:
         """Ends the file."""
