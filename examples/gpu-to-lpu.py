@@ -58,18 +58,12 @@ def draw(drawn: list[tuple[float, float, float]], target: Path) -> None:
     notes = [f"{level} tok/s a user" for level in LEVELS]
     costs = [Curve(name, column, notes) for name, column in zip(("72 Rubin", "with LPX"), columns, strict=False)]
     titles = ("interactivity (tok/s/user)", "least cost per million tokens (USD)")
-    plots = (
-        (curves(levels, costs, titles), "A line ends where nothing is as fast."),
-        (
-            curves(levels, [Curve("LPX a GPU", columns[2], notes)], (titles[0], "LPX chips for one Rubin")),
-            "At the least cost.",
-        ),
-    )
+    ratio = curves(levels, [Curve("LPX a GPU", columns[2], notes)], (titles[0], "LPX chips for one Rubin"))
+    plots = ((curves(levels, costs, titles), "A line ends where nothing is as fast."), (ratio, "At that cost."))
     lead = ["The GPUs and LPUs that decode DeepSeek-V3 most cheaply at each interactivity."]
-    title = "GPUs to LPUs"
-    target.write_text(
-        page("example", title, "By interactivity", lead, [Chapter("Costs", "", plots)], f"python {sys.argv[0]}")
-    )
+    chapters = [Chapter("Costs", "", plots)]
+    command = f"python {Path(sys.argv[0]).name} {target.name}"
+    target.write_text(page("example", "GPUs to LPUs", "By interactivity", lead, chapters, command))
 
 
 def main() -> None:

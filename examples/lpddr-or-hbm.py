@@ -93,11 +93,11 @@ def draw(drawn: list[tuple[float, np.ndarray]], target: Path) -> None:
         ]
         figure = heat(Heat("batch", "context", columns, rows, ratio.T, notes), "price ratio", "", about=PRICE)
         title = f"LPDDR of {bandwidth / 1e12:.2f} TB/s"
-        chapters.append(
-            Chapter(title, "", ((figure, "Orange: cheaper on LPDDR at half of the price. Grey: one does not fit."),))
-        )
+        caption = "Orange: cheaper on LPDDR at half of the price. Grey: one of them does not fit."
+        chapters.append(Chapter(title, "", ((figure, caption),)))
     lead = ["The price of a chip on LPDDR over that of one on HBM at which a token costs the same."]
-    target.write_text(page("example", "LPDDR or HBM", "Where LPDDR overtakes", lead, chapters, f"python {sys.argv[0]}"))
+    command = f"python {Path(sys.argv[0]).name} {target.name}"
+    target.write_text(page("example", "LPDDR or HBM", "Where LPDDR overtakes", lead, chapters, command))
 
 
 def main() -> None:

@@ -58,7 +58,8 @@ def draw(found: dict[str, Sensitivity], target: Path) -> None:
     figure = charts.bars(kept, values, "worth of 10 % more for one chip (USD)", notes)
     lead = ["What a chip with 10 % more may cost on top, at an unchanged cost per token of Llama 3.1 70B."]
     chapters = [Chapter("By resource", "", ((figure, "All-in price of one chip, the plan chosen anew."),))]
-    target.write_text(page("example", "The next 10 %", "What it is worth", lead, chapters, f"python {sys.argv[0]}"))
+    command = f"python {Path(sys.argv[0]).name} {target.name}"
+    target.write_text(page("example", "The next 10 %", "What it is worth", lead, chapters, command))
 
 
 def main() -> None:
