@@ -44,7 +44,7 @@ __all__ = [
 ENVIRONMENT = "ARCHSIM_CATALOG"
 ENTRY_POINTS = "archsim.catalog"  # the group in which a distribution offers a folder
 # folders that hold another kind than the one above them
-RESERVED = frozenset({"generations", "memory", "runtimes", "silicon", "traffic"})
+RESERVED = frozenset({"designs", "generations", "memory", "runtimes", "silicon", "traffic"})
 MAX_EXTENDS = 10
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -57,6 +57,7 @@ _NOUNS = {
     "chips/generations": "generation",
     "chips/memory": "memory technology",
     "chips/silicon": "file of silicon",
+    "examples/designs": "design",
     "mappers/runtimes": "runtime",
     "workloads/traffic": "traffic",
 }

@@ -8,13 +8,12 @@ proposes them.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from pathlib import Path
 
 import numpy as np
 from pydantic import Field
 
 from archsim.arrays import Array, array
-from archsim.catalog import CatalogError, Document, StrictModel, did_you_mean, read, resolve, validate
+from archsim.catalog import CatalogError, Document, StrictModel, did_you_mean, fetch, validate
 from archsim.chip.memory import load_technology
 from archsim.chip.model import Chip, Memory
 from archsim.economics.die import MM2, Silicon, Sketch, load_silicon
@@ -136,9 +135,8 @@ class Problem:
 
 
 def load_problem(name: str) -> Problem:
-    """The problem of a file. Raises CatalogError with what is wrong in it."""
-    path = Path(name).expanduser()
-    document = resolve(read(path), lambda other, referrer: (referrer.parent / other).resolve())
+    """The problem of a path, or of a shipped example by name. Raises CatalogError with what is wrong in it."""
+    document = fetch("examples/designs", name)
     file = validate(DesignFile, document)
     scenario = _scenario(file, document)
     silicon = load_silicon(file.silicon, document.mark("silicon") if "silicon" in document.data else None)
