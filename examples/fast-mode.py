@@ -26,9 +26,7 @@ def main() -> None:
 def scenario(clients: int) -> object:
     """The chips with so many clients."""
     return archsim.scenario(
-        model="meta/llama-3.1-70b",
-        pools={"gpu": {"chip": "nvidia/h100-sxm", "count": 8}},
-        split={"tensor": 8},
+        model="meta/llama-3.1-70b", pools={"gpu": {"chip": "nvidia/h100-sxm", "count": 8}}, split={"tensor": 8},
         precision={"weights": "fp8", "kv": "fp8"},
         traffic={
             "input": {"mean": 1155, "spread": 0.96, "most": 14050},

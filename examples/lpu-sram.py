@@ -4,8 +4,6 @@ More chips need less SRAM each but repeat what every chip has, and every hop cos
 Dies are sketched at N4 with the peak of a GroqChip v1; bandwidth grows with the SRAM, as its banks do.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
 import archsim
@@ -23,9 +21,8 @@ def main() -> None:
     chip = base.chip
     dense = chip.memory.bandwidth / chip.memory.capacity
     silicon = load_silicon("estimates-2026").file
-    print(
-        f"{'chips':>5}{'SRAM a chip':>13}{'SRAM in all':>13}{'die':>10}{'yield':>7}{'dies in all':>13}{'tok/s/user':>12}"
-    )
+    heads = ("SRAM a chip", "SRAM in all", "die", "yield", "dies in all", "tok/s/user")
+    print(f"{'chips':>5}" + "".join(f"{head:>13}" for head in heads))
     for count in CHIPS:
         pools = {"chips": {"chip": "groq/groqchip-v1", "count": count}}
         scenario = archsim.scenario(
@@ -51,11 +48,16 @@ def main() -> None:
         link = chip.links["scale_up"].bandwidth
         zero = array(0.0)
         die = Sketch(silicon, "n4", "hbm4", chip.matrix["bf16"], array(SIZES[least]), link, zero, zero)
-        die = replace(die, harvest=0.0)
-        print(
-            f"{count:>5}{SIZES[least] / 1e6:>10.0f} MB{SIZES[least] * count / 1e9:>10.1f} GB{die.area[0] / MM2:>6.0f} mm2"
-            f"{die.good[0]:>7.0%}{die.die_cost[0] * count:>9,.0f} USD{result.interactivity[least]:>12.0f}"
+        size, money = SIZES[least], die.die_cost[0] * count
+        cells = (
+            f"{size / 1e6:.0f} MB",
+            f"{size * count / 1e9:.1f} GB",
+            f"{die.area[0] / MM2:.0f} mm2",
+            f"{die.good[0]:.0%}",
+            f"{money:,.0f} USD",
+            f"{result.interactivity[least]:.0f}",
         )
+        print(f"{count:>5}" + "".join(f"{cell:>13}" for cell in cells))
 
 
 if __name__ == "__main__":

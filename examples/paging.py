@@ -32,9 +32,7 @@ def main() -> None:
 def scenario(kv: dict[str, object]) -> object:
     """The chip with one way to lay out its memory."""
     return archsim.scenario(
-        model="qwen/qwen3-32b",
-        pools={"gpu": {"chip": "nvidia/h100-sxm", "count": 1}},
-        split={"tensor": 1},
+        model="qwen/qwen3-32b", pools={"gpu": {"chip": "nvidia/h100-sxm", "count": 1}}, split={"tensor": 1},
         precision={"weights": "fp8", "kv": "bf16"},
         traffic={
             "input": 600,

@@ -67,12 +67,8 @@ def bound(trace: Requests) -> float:
 def scenario(split: dict[str, int], serving: dict[str, object]) -> object:
     """The chips with one split and one policy."""
     return archsim.scenario(
-        model="meta/llama-3.1-70b",
-        pools={"gpu": {"chip": "nvidia/h100-sxm", "count": 8}},
-        split=split,
-        precision={"weights": "fp8", "kv": "fp8"},
-        traffic={"input": 12000, "output": 340},
-        serving=serving,
+        model="meta/llama-3.1-70b", pools={"gpu": {"chip": "nvidia/h100-sxm", "count": 8}}, split=split,
+        precision={"weights": "fp8", "kv": "fp8"}, traffic={"input": 12000, "output": 340}, serving=serving,
     )
 
 

@@ -16,12 +16,8 @@ def main() -> None:
     for title, model in MODELS.items():
         pools = {"gpu": {"chip": "nvidia/h100-sxm", "count": 8}}
         scenario = archsim.scenario(
-            model=model,
-            pools=pools,
-            runtime="ideal",
-            batch=BATCHES,
-            context=2048,
-            split={"tensor": 8, "expert": 8} if "oss" in model else {"tensor": 8},
+            model=model, pools=pools, runtime="ideal", batch=BATCHES, context=2048, split={"tensor": 8, "expert": 8}
+            if "oss" in model else {"tensor": 8},
         )
         answer = archsim.run(scenario).answer
         chip = scenario.chip

@@ -42,12 +42,8 @@ def deployed(chip: str, kv: str, count: int) -> object:
     """The scenario on `count` chips."""
     pools = {"gpu": {"chip": chip, "count": count}}
     return archsim.scenario(
-        model="meta/llama-3.1-70b",
-        pools=pools,
-        precision={"weights": "fp8", "kv": kv},
-        mapper="tensor-parallel",
-        batch=USERS,
-        context=CONTEXT,
+        model="meta/llama-3.1-70b", pools=pools, precision={"weights": "fp8", "kv": kv}, mapper="tensor-parallel",
+        batch=USERS, context=CONTEXT,
     )
 
 
