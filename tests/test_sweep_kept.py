@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -165,8 +166,11 @@ def cluster(count: int) -> Iterator[tuple[str, list["subprocess.Popen[bytes]"]]]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     python = [sys.executable, "-m"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
-    address = "tcp://127.0.0.1:18786"
-    scheduler = [*python, "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "18786", "--no-dashboard"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    address = f"tcp://127.0.0.1:{port}"
+    scheduler = [*python, "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard"]
     worker = [*python, "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard"]
     started: list[subprocess.Popen[bytes]] = []
     try:
@@ -174,7 +178,7 @@ def cluster(count: int) -> Iterator[tuple[str, list["subprocess.Popen[bytes]"]]]
         started += [subprocess.Popen(worker, **quiet) for _ in range(count)]  # type: ignore[call-overload]
         with Client(address, timeout="60s", set_as_default=False) as client:
             client.wait_for_workers(count, timeout=120)
-        yield address, started[1:]
+        yield address, started
     finally:
         for process in started:
             process.kill()
@@ -191,11 +195,31 @@ def test_a_cluster_gives_the_rows_of_this_process_also_when_a_worker_dies(
 
         def told(done: int, _: int) -> None:
             if done and not killed:
-                killed.append(started[1].pid)
-                started[1].kill()
+                killed.append(started[2].pid)
+                started[2].kill()
 
         run_sweep(spec, workers, None, Outputs(csv=str(tmp_path / "killed.csv")), told)
         assert killed and (tmp_path / "killed.csv").read_bytes() == plain
+
+
+@pytest.mark.slow
+def test_a_sweep_whose_cluster_is_lost_goes_on_without_it(spec: Sweep, plain: bytes, tmp_path: Path) -> None:
+    place, journal = tmp_path / "rows.csv", tmp_path / "rows.journal"
+    book = Journal(journal, spec, resume=False)
+    with cluster(1) as (address, started), executors.dask(address) as workers:
+
+        def told(done: int, _: int) -> None:
+            if done:
+                for process in started:
+                    process.kill()
+
+        with pytest.raises(Lost):
+            run_sweep(spec, workers, book, Outputs(csv=str(place)), told)
+    book.close()
+    book = Journal(journal, spec, resume=True)
+    assert 0 < book.done < CHUNKS and not place.exists()
+    assert written(spec, place, None, book) == plain
+    book.close()
 
 
 def test_no_cluster_is_said_in_a_sentence() -> None:
@@ -226,16 +250,23 @@ def killed_at(moment: float, work: Callable[[], None]) -> None:
     os.waitpid(child, 0)
 
 
-def kills(spec: Sweep, plain: bytes, folder: Path, count: int, seed: int) -> list[int]:
+@pytest.fixture
+def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    """A sweep of many chunks that need nothing built, so that a kill at any moment falls among them."""
+    monkeypatch.setattr(sweep, "limit_of", lambda shape: 150)
+    return specify([scenario(tmp_path)], ["batch=1..60", "context=100..50000:40"], columns=COLUMNS)
+
+
+def kills(spec: Sweep, folder: Path, count: int, seed: int) -> list[int]:
     """Kills runs at random moments and resumes each; how many chunks each kill left."""
-    rng, place = random.Random(seed), folder / "killed.csv"
+    rng, place, chunks = random.Random(seed), folder / "killed.csv", spec.chunks
+    plain = written(spec, folder / "whole.csv")
 
     def run(journal: Path) -> None:
         book = Journal(journal, spec, resume=True)
         written(spec, place, None, book)
         book.close()
 
-    work(spec.task(spec.chunk(0)))  # loads what a child would load again
     start = time.perf_counter()
     os.waitpid(forked(lambda: run(folder / "whole.journal")), 0)
     whole = time.perf_counter() - start
@@ -244,24 +275,25 @@ def kills(spec: Sweep, plain: bytes, folder: Path, count: int, seed: int) -> lis
         journal = folder / f"{number}.journal"
         place.unlink(missing_ok=True)
         killed_at(rng.uniform(0.0, whole), lambda journal=journal: run(journal))  # type: ignore[misc]
-        with_book = Journal(journal, spec, resume=True)
-        left.append(with_book.done)
-        assert written(spec, place, None, with_book) == plain
-        with_book.close()
+        book = Journal(journal, spec, resume=True)
+        left.append(book.done)
+        assert written(spec, place, None, book) == plain
+        book.close()
         with closing(sqlite3.connect(journal)) as db, db:
-            assert db.execute("SELECT COUNT(*), COUNT(DISTINCT number) FROM chunks").fetchone() == (CHUNKS, CHUNKS)
+            assert db.execute("SELECT COUNT(*), COUNT(DISTINCT number) FROM chunks").fetchone() == (chunks, chunks)
     return left
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
-def test_killed_at_some_moments_and_resumed_it_gives_the_same_bytes(spec: Sweep, plain: bytes, tmp_path: Path) -> None:
-    kills(spec, plain, tmp_path, 4, seed=1)
+def test_killed_at_some_moments_and_resumed_it_gives_the_same_bytes(many: Sweep, tmp_path: Path) -> None:
+    assert many.chunks == 20
+    kills(many, tmp_path, 5, seed=1)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
-def test_killed_at_fifty_moments_and_resumed_it_gives_the_same_bytes(spec: Sweep, plain: bytes, tmp_path: Path) -> None:
-    left = kills(spec, plain, tmp_path, 50, seed=2)
+def test_killed_at_fifty_moments_and_resumed_it_gives_the_same_bytes(many: Sweep, tmp_path: Path) -> None:
+    left = kills(many, tmp_path, 50, seed=2)
     assert len(set(left)) > 3  # the moments were spread over the sweep
 
 
@@ -410,7 +442,7 @@ def test_control_c_stops_cleanly_and_says_how_to_go_on(spec: Sweep, plain: bytes
     for workers in ("0", "2"):
         process = command(tmp_path, "--csv", "rows.csv", "--workers", workers)
         journal = tmp_path / "rows.csv.journal-wal"  # chunks come here first
-        while process.poll() is None and not (journal.exists() and journal.stat().st_size > 100_000):
+        while process.poll() is None and not (journal.exists() and journal.stat().st_size > 400_000):
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=120)
