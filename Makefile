@@ -40,6 +40,7 @@ test test-all: $(DEV)
 bench: $(RUN)
 	@$(BIN)/python benchmarks/speed.py
 	@$(BIN)/python benchmarks/serving.py
+	@$(BIN)/python benchmarks/explore.py --quick
 
 # Writes what the examples print now beside them, and the golden metrics; look at the difference before committing it.
 examples: $(RUN)

@@ -45,7 +45,7 @@ __all__ = [
 ENVIRONMENT = "ARCHSIM_CATALOG"
 ENTRY_POINTS = "archsim.catalog"  # the group in which a distribution offers a folder
 # folders that hold another kind than the one above them
-RESERVED = frozenset({"generations", "memory", "returns", "runtimes", "silicon", "traffic"})
+RESERVED = frozenset({"designs", "generations", "memory", "returns", "runtimes", "silicon", "traffic"})
 MAX_EXTENDS = 10
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -58,6 +58,7 @@ _NOUNS = {
     "chips/generations": "generation",
     "chips/memory": "memory technology",
     "chips/silicon": "file of silicon",
+    "examples/designs": "design",
     "mappers/runtimes": "runtime",
     "workloads/returns": "return prediction",
     "workloads/traffic": "traffic",

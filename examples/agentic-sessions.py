@@ -8,13 +8,13 @@ thousand sessions before it is an answer.
 import archsim
 from archsim.explore.played import Demand
 from archsim.explore.size import on_chip, size
-from archsim.report.search import print_sized
+from archsim.report.words import split_of
 
 KINDS = ("nvidia/h200-sxm", "nvidia/b200-sxm", "nvidia/gb200")
 
 
 def main() -> None:
-    """Prints the answer, what was played for it, and what each kind of chip alone would cost."""
+    """Prints what was played, in order, and the answer."""
     scenario = archsim.scenario(
         model="deepseek/deepseek-v3",
         pools={"gpu": {"chip": KINDS[0], "count": 8}},
@@ -30,7 +30,21 @@ def main() -> None:
     )
     kinds = [on_chip(scenario, name) for name in KINDS]
     demand = Demand(sessions=1000, objective="cost", requests=2000, largest=32, tries=8)
-    print_sized(size(kinds, demand))
+    found = size(kinds, demand)
+    print(f"Looked at {found.points:,} points of {found.fitting:,} splits that fit on {len(kinds)} kinds of chips.")
+    print(f"{'played':<42}{'chips':>6}{'USD/h':>8}{'p90 TTFT':>10}{'p90 TPOT':>10}")
+    for one in found.trials:
+        plan = one.proposal
+        name = f"{plan.scenario.chip.name}, {split_of(plan.system.split)}"
+        times = f"{one.ttft * 1e3:>7.0f} ms{one.tpot * 1e3:>7.1f} ms"
+        print(f"{name:<42}{plan.chips:>6}{plan.hourly:>8.0f}{times}{'  keeps the SLO' if one.passes else ''}")
+    if found.answer is None:
+        print(found.reason)
+        return
+    best = found.answer.proposal
+    print(
+        f"Cheapest: {best.chips} x {best.scenario.chip.name}, {split_of(best.system.split)}: {best.hourly:,.0f} USD/h."
+    )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,12 @@
 
 Llama 3.1 70B in fp8 for chat, with the fewest dollars a token at 30 tok/s a user: a chip with 10 % more of something
 may cost so much more before a token does. The plan and the number of clients are chosen anew.
+
+    python next-ten-percent.py [OUT.html]        also draws them
 """
+
+import sys
+from pathlib import Path
 
 import archsim
 from archsim.explore.sensitivity import Sensitivity, sensitivity
@@ -39,8 +44,26 @@ def asked(chip: str, runtime: str) -> Sensitivity:
     return sensitivity(scenario, "steady", "cost_per_token")
 
 
+def draw(found: dict[str, Sensitivity], target: Path) -> None:
+    """Bars of what each resource is worth on every system."""
+    from archsim.report import charts
+    from archsim.report.exploring import Chapter, page
+
+    worth = {name: {w.resource.name: w.chosen.capital for w in result.worths} for name, result in found.items()}
+    kept = [name for name in RESOURCES if any(abs(own.get(name, 0.0)) > 1.0 for own in worth.values())]
+    values = {system: [own.get(name, 0.0) for name in kept] for system, own in worth.items()}
+    notes = [
+        name + "".join(f"<br>{system} ${own.get(name, 0.0):,.0f}" for system, own in worth.items()) for name in kept
+    ]
+    figure = charts.bars(kept, values, "worth of 10 % more for one chip (USD)", notes)
+    lead = ["What a chip with 10 % more may cost on top, at an unchanged cost per token of Llama 3.1 70B."]
+    chapters = [Chapter("By resource", "", ((figure, "All-in price of one chip, the plan chosen anew."),))]
+    command = f"python {Path(sys.argv[0]).name} {target.name}"
+    target.write_text(page("example", "The next 10 %", "What it is worth", lead, chapters, command))
+
+
 def main() -> None:
-    """Prints a table for all systems, and what bounds each."""
+    """Prints a table for all systems, and what bounds each; and draws the table."""
     found = {name: asked(*system) for name, system in SYSTEMS.items()}
     print("10 % more of (or less latency and energy): USD of all-in price of a chip, at the same cost per token")
     print(f"{'':<26}" + "".join(f"{name:>12}" for name in found))
@@ -60,6 +83,8 @@ def main() -> None:
             for row in result.moving[:4]
         ]
         print(f"  {name:<10}{'; '.join(rows)}")
+    if sys.argv[-1].endswith(".html"):
+        draw(found, Path(sys.argv[-1]))
 
 
 if __name__ == "__main__":

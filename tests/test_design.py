@@ -181,6 +181,7 @@ def asked(p: Problem, storage: Path | None = None) -> Designs:
     return design(p, None if storage is None else str(storage))
 
 
+@pytest.mark.slow
 def test_optuna_is_seeded_and_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna")
     monkeypatch.setattr("archsim.explore.design.LIMIT", 1)
@@ -195,15 +196,17 @@ def test_optuna_is_seeded_and_goes_on_where_it_stopped(tmp_path: Path, monkeypat
     assert not whole.exhaustive and whole.space == 48 and whole.value.size <= 32
 
 
-def test_optuna_comes_near_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_optuna_finds_one_of_the_best_twentieth(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna")
     p = load_problem(str(EXAMPLE))
     best = design(p)
     monkeypatch.setattr("archsim.explore.design.LIMIT", 1)
-    found = asked(replace(p, file=p.file.model_copy(update={"trials": 250, "batch": (32, 64)})))
+    found = asked(replace(p, file=p.file.model_copy(update={"trials": 250})))
     assert best.best is not None and found.best is not None
     assert found.value.size <= 250 < best.value.size
-    assert found.value[found.best] <= best.value[best.best] * 1.15
+    kept = np.sort(best.value[np.isfinite(best.value)])
+    assert found.value[found.best] <= kept[kept.size // 20]
 
 
 def test_without_optuna_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

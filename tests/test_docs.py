@@ -11,6 +11,7 @@ import pytest
 
 from archsim.catalog import CatalogError, add_catalog
 from archsim.chip.schema import load_chip
+from archsim.explore.design import load_problem
 from archsim.explore.scenario import load_scenario
 from archsim.mapping.mapper import load_mapper
 from archsim.mapping.runtime import load_runtime
@@ -24,6 +25,7 @@ LOADERS: dict[str, Callable[[str], object]] = {
     "workloads/": load_model,
     "mappers/runtimes/": load_runtime,
     "mappers/": load_mapper,
+    "examples/designs/": load_problem,
     "examples/": load_scenario,
 }
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)

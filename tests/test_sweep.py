@@ -341,6 +341,24 @@ def test_the_command_prints_counts_reasons_and_the_best(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]
 
 
+def test_best_rows_keep_the_slo_first_and_then_the_objective() -> None:
+    scenario = small(slo={"tpot": "8 ms"}, objective={"maximize": "throughput"})
+    table = archsim.sweep(scenario, {"batch": [1, 8, 64, 512], "precision.kv": ["bf16", "fp8"]}, columns=["throughput"])
+    order = sorted(range(8), key=lambda i: (not table["meets_slo"][i], -table["throughput"][i], i))
+    assert [row["throughput"] for row in table.summary.best] == [table["throughput"][i] for i in order]
+    assert 0 < table.summary.kept < 8
+    other = archsim.sweep(scenario, {"batch": [1, 8, 64]}, columns=["tpot"])
+    assert other.summary.best[0]["tpot"] == float(other["tpot"][other["meets_slo"]].min())
+
+
+def test_the_best_of_many_chunks_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    vary = {"chips": [1, 2, 4, 8, 16], "batch": range(1, 40)}
+    whole = archsim.sweep(small(), vary, columns=["tpot", "cost_per_token"])
+    monkeypatch.setattr("archsim.explore.sweep.TOGETHER", 1)
+    parts = archsim.sweep(small(), vary, columns=["tpot", "cost_per_token"])
+    assert whole.summary == parts.summary and len(whole.summary.best) == 10
+
+
 def test_the_command_writes_rows_to_the_output() -> None:
     code, out, _ = invoke("llama-70b-on-h100", "--vary", "batch=1,8", "--columns", "tpot", "--csv", "-")
     assert code == 0 and out.splitlines()[0] == "batch,context,tpot [s],feasible,meets_slo,reason"

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -165,8 +166,11 @@ def cluster(count: int) -> Iterator[tuple[str, list["subprocess.Popen[bytes]"]]]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     python = [sys.executable, "-m"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
-    address = "tcp://127.0.0.1:18786"
-    scheduler = [*python, "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "18786", "--no-dashboard"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    address = f"tcp://127.0.0.1:{port}"
+    scheduler = [*python, "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard"]
     worker = [*python, "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard"]
     started: list[subprocess.Popen[bytes]] = []
     try:
@@ -174,7 +178,7 @@ def cluster(count: int) -> Iterator[tuple[str, list["subprocess.Popen[bytes]"]]]
         started += [subprocess.Popen(worker, **quiet) for _ in range(count)]  # type: ignore[call-overload]
         with Client(address, timeout="60s", set_as_default=False) as client:
             client.wait_for_workers(count, timeout=120)
-        yield address, started[1:]
+        yield address, started
     finally:
         for process in started:
             process.kill()
@@ -191,11 +195,31 @@ def test_a_cluster_gives_the_rows_of_this_process_also_when_a_worker_dies(
 
         def told(done: int, _: int) -> None:
             if done and not killed:
-                killed.append(started[1].pid)
-                started[1].kill()
+                killed.append(started[2].pid)
+                started[2].kill()
 
         run_sweep(spec, workers, None, Outputs(csv=str(tmp_path / "killed.csv")), told)
         assert killed and (tmp_path / "killed.csv").read_bytes() == plain
+
+
+@pytest.mark.slow
+def test_a_sweep_whose_cluster_is_lost_goes_on_without_it(spec: Sweep, plain: bytes, tmp_path: Path) -> None:
+    place, journal = tmp_path / "rows.csv", tmp_path / "rows.journal"
+    book = Journal(journal, spec, resume=False)
+    with cluster(1) as (address, started), executors.dask(address) as workers:
+
+        def told(done: int, _: int) -> None:
+            if done:
+                for process in started:
+                    process.kill()
+
+        with pytest.raises(Lost):
+            run_sweep(spec, workers, book, Outputs(csv=str(place)), told)
+    book.close()
+    book = Journal(journal, spec, resume=True)
+    assert 0 < book.done < CHUNKS and not place.exists()
+    assert written(spec, place, None, book) == plain
+    book.close()
 
 
 def test_no_cluster_is_said_in_a_sentence() -> None:
@@ -410,7 +434,7 @@ def test_control_c_stops_cleanly_and_says_how_to_go_on(spec: Sweep, plain: bytes
     for workers in ("0", "2"):
         process = command(tmp_path, "--csv", "rows.csv", "--workers", workers)
         journal = tmp_path / "rows.csv.journal-wal"  # chunks come here first
-        while process.poll() is None and not (journal.exists() and journal.stat().st_size > 100_000):
+        while process.poll() is None and not (journal.exists() and journal.stat().st_size > 400_000):
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=120)

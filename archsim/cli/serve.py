@@ -37,6 +37,10 @@ def serve(
     largest: Annotated[
         bool, typer.Option("--largest-rate", help="Find the largest rate that keeps the SLO too, by bisection.")
     ] = False,
+    ratios: Annotated[
+        bool, typer.Option("--ratios", help="Find that rate for every division of the chips between two pools.")
+    ] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Processes of these searches: the answer is the same.")] = 1,
     html: Annotated[Path | None, typer.Option(metavar="OUT", help="Write one self-contained HTML file.")] = None,
     json: Annotated[
         str | None, typer.Option(metavar="OUT|-", help="Write JSON to a file, or to the output instead of tables.")
@@ -54,7 +58,8 @@ def serve(
     with refusals():
         from dataclasses import replace
 
-        from archsim.explore.service import Asked, best_rate
+        from archsim.explore.rates import best_rate, best_ratio
+        from archsim.explore.service import Asked
         from archsim.report import output
         from archsim.workload.traffic import load_traffic
 
@@ -64,16 +69,18 @@ def serve(
         asked = Asked(loaded, trace, rate, seconds, requests, plain, seed, skip_bad, events)
         asked = replace(asked, clients=clients, scale_input=scale_input, scale_output=scale_output)
         found = _served(scenario, asked)
-        best = best_rate(found) if largest else None
+        best = best_rate(found, workers=workers) if largest else None
+        divided = best_ratio(found.scenario, asked, workers=workers) if ratios else ()
         if json != "-":
             from archsim.report.serving import print_service
 
-            print_service(found, best)
+            print_service(found, best, divided)
         given = {"--traffic": traffic, "--trace": trace, "--rate": rate, "--seconds": seconds, "--requests": requests}
         given |= {"--clients": clients, "--seed": seed}
         given |= {f"--scale-{name}": by for name, by in (("input", scale_input), ("output", scale_output)) if by != 1.0}
         options = {name: None if value is None else str(value) for name, value in given.items()}
-        _write(found, best, output.command_line("serve", [scenario], options), html, json, csv, trace_out)
+        command = output.command_line("serve", [scenario], options)
+        _write(found, best, divided, command, html, json, csv, trace_out)
         if len(found.requests) and not found.measures.finished:
             raise typer.Exit(INFEASIBLE)
 
@@ -98,6 +105,7 @@ def _served(name: str, asked: "Asked") -> "Service":
 def _write(
     found: "Service",
     best: object,
+    ratios: object,
     command: str,
     html: Path | None,
     json: str | None,
@@ -114,7 +122,7 @@ def _write(
     if trace is not None:
         serving.write_trace(found, trace)
     if json is not None:
-        write_text(serving.to_json(found, best), json)  # type: ignore[arg-type]
+        write_text(serving.to_json(found, best, ratios), json)  # type: ignore[arg-type]
     if json != "-":
         for name, written in (("Report", html), ("Requests", csv), ("Trace", trace), ("JSON", json)):
             if written is not None:

@@ -8,7 +8,7 @@ import numpy as np
 from archsim.arrays import Array
 
 ROUND = 25  # proposals that are evaluated together
-PENALTY = 1e30  # of a design that is out: optuna takes no infinity
+FIRST = 50  # proposals at random before any is drawn from what was learned
 
 Grid = np.typing.NDArray[np.intp]
 
@@ -30,14 +30,16 @@ def proposed(
     study = optuna.create_study(storage=url, study_name="design", load_if_exists=True)
     done = len(_told(study))
     while done < trials:
-        study.sampler = optuna.samplers.TPESampler(seed=seed + done, constant_liar=True)
+        study.sampler = optuna.samplers.TPESampler(
+            seed=seed + done, n_startup_trials=FIRST, constant_liar=True, multivariate=True
+        )
         asked = [study.ask() for _ in range(min(ROUND, trials - done))]
         grid = np.array(
             [[trial.suggest_int(f"p{at}", 0, size - 1) for at, size in enumerate(sizes)] for trial in asked],
             dtype=np.intp,
         ).T
         for trial, number in zip(asked, value(grid), strict=True):
-            study.tell(trial, float(number) if np.isfinite(number) else PENALTY)
+            study.tell(trial, float(number))
         done += len(asked)
     told = [[trial.params[f"p{at}"] for at in range(len(sizes))] for trial in _told(study)]
     return np.unique(np.array(told, dtype=np.intp), axis=0).T

@@ -8,18 +8,18 @@ proposes them.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from pathlib import Path
 
 import numpy as np
 from pydantic import Field
 
 from archsim.arrays import Array, array
-from archsim.catalog import CatalogError, Document, StrictModel, did_you_mean, read, resolve, validate
+from archsim.catalog import CatalogError, Document, StrictModel, did_you_mean, fetch, validate
 from archsim.chip.memory import load_technology
 from archsim.chip.model import Chip, Memory
 from archsim.economics.die import MM2, Silicon, Sketch, load_silicon
+from archsim.explore.deployments import tpot_limit
 from archsim.explore.pools import chip_of
-from archsim.explore.result import objective
+from archsim.explore.result import Result, objective
 from archsim.explore.run import run
 from archsim.explore.scenario import Scenario, load_scenario
 from archsim.fields import Area, Bandwidth, Bytes, Count, Dollars, Fraction, Natural, Rate, Watts
@@ -28,6 +28,7 @@ Integers = np.typing.NDArray[np.intp]
 REASONS = ("", "unit", "area", "edge", "power", "price", "memory", "slo")
 LIMIT = 300_000  # designs up to which all of them are looked at
 TOGETHER = 2048  # designs priced at once
+OUTSIDE = 1e12  # above the value of any design that is not out
 BATCHES = tuple(2**power for power in range(11))
 NAMES = ("memory", "units", "unit_capacity", "peak", "sram", "link")
 
@@ -73,6 +74,7 @@ class Designs:
     """Designs along one axis: what they are, what they take, why they are out (index into REASONS), and their value.
 
     `value` is the objective of the scenario at the best batch (NaN where out), `metrics` are at that batch too.
+    `excess` says how far a design is out: what it needs over the limit that it breaks, less 1.
     """
 
     file: DesignFile
@@ -83,6 +85,7 @@ class Designs:
     columns: Mapping[str, Array]
     memory: tuple[str, ...]
     reason: Integers
+    excess: Array
     value: Array
     metrics: Mapping[str, Array]
     silicon: Silicon
@@ -132,9 +135,8 @@ class Problem:
 
 
 def load_problem(name: str) -> Problem:
-    """The problem of a file. Raises CatalogError with what is wrong in it."""
-    path = Path(name).expanduser()
-    document = resolve(read(path), lambda other, referrer: (referrer.parent / other).resolve())
+    """The problem of a path, or of a shipped example by name. Raises CatalogError with what is wrong in it."""
+    document = fetch("examples/designs", name)
     file = validate(DesignFile, document)
     scenario = _scenario(file, document)
     silicon = load_silicon(file.silicon, document.mark("silicon") if "silicon" in document.data else None)
@@ -188,9 +190,15 @@ def design(problem: Problem, storage: str | None = None) -> Designs:
 
 
 def _signed(found: Designs) -> Array:
-    """Lower is better; designs that are out are infinite."""
+    """Lower is better. Designs that are out come last, by how far they are: that leads a search inwards.
+
+    Those that break a budget are behind those that do not fit, and these behind those that miss the SLO.
+    """
+    memory = REASONS.index("memory")
+    behind = np.select([found.reason < memory, found.reason == memory], [2e3, 1e3], 0.0)
     sign = objective(found.scenario, _mode(found.scenario))[1]
-    return np.where(np.isfinite(found.value), found.value * sign, np.inf)
+    outside = OUTSIDE * (1.0 + behind + np.minimum(found.excess, 999.0))
+    return np.where(np.isfinite(found.value), found.value * sign, outside)
 
 
 def _evaluated(problem: Problem, grid: "np.typing.NDArray[np.intp]", space: int, exhaustive: bool) -> Designs:
@@ -204,7 +212,7 @@ def _evaluated(problem: Problem, grid: "np.typing.NDArray[np.intp]", space: int,
     count = grid.shape[1]
     names = ("area", "power", "price", "bandwidth", "capacity")
     columns |= {name: np.full(count, np.nan) for name in names}
-    reason, value = np.zeros(count, np.intp), np.full(count, np.nan)
+    reason, excess, value = np.zeros(count, np.intp), np.zeros(count), np.full(count, np.nan)
     metrics = {name: np.full(count, np.nan) for name in METRICS}
     for at, memory in enumerate(p.memory):
         index = np.flatnonzero(grid[0] == at)
@@ -213,27 +221,39 @@ def _evaluated(problem: Problem, grid: "np.typing.NDArray[np.intp]", space: int,
         columns["area"][index], columns["power"][index] = sketch.area, problem.power(sketch)
         columns["price"][index], columns["bandwidth"][index] = problem.price(sketch), sketch.bandwidth
         columns["capacity"][index] = values["units"] * values["unit_capacity"]
-        reason[index] = _over(problem, sketch)
+        reason[index], excess[index] = _over(problem, sketch)
         fits = index[reason[index] == 0]
         for part in (fits[start : start + TOGETHER] for start in range(0, fits.size, TOGETHER)):
             found = _run(problem, memory, {name: column[part] for name, column in columns.items()})
             value[part], reason[part] = found.pop("value"), found.pop("reason").astype(np.intp)
+            excess[part] = found.pop("excess")
             for name, numbers in found.items():
                 metrics[name][part] = numbers
     goal = objective(problem.scenario, _mode(problem.scenario))[0]
     kinds = tuple(p.memory[at] for at in grid[0])
     return Designs(
-        problem.file, problem.scenario, goal, space, exhaustive, columns, kinds, reason, value, metrics, problem.silicon
+        problem.file,
+        problem.scenario,
+        goal,
+        space,
+        exhaustive,
+        columns,
+        kinds,
+        reason,
+        excess,
+        value,
+        metrics,
+        problem.silicon,
     )
 
 
 METRICS = ("batch", "tpot", "ttft", "throughput", "cost_per_token", "power")
 
 
-def _over(problem: Problem, sketch: Sketch) -> Integers:
-    """The first budget that each design breaks."""
-    budgets, infinite = problem.file.budgets, np.inf
-    broken = np.zeros(sketch.area.size, np.intp)
+def _over(problem: Problem, sketch: Sketch) -> tuple[Integers, Array]:
+    """The first budget that each design breaks, and by how much."""
+    budgets = problem.file.budgets
+    broken, excess = np.zeros(sketch.area.size, np.intp), np.zeros(sketch.area.size)
     made = np.isclose(sketch.unit_bytes[:, None], sketch.unit.sizes, rtol=1e-6).any(axis=1)
     checks = (
         ("unit", np.where(made, 0.0, 1.0), 0.5),
@@ -243,9 +263,11 @@ def _over(problem: Problem, sketch: Sketch) -> Integers:
         ("price", problem.price(sketch), budgets.price),
     )
     for name, needed, most in checks:
-        over = needed > (infinite if most is None else most)
-        broken = np.where((broken == 0) & over, REASONS.index(name), broken)
-    return broken
+        if most is not None:
+            over = (broken == 0) & (needed > most)
+            broken = np.where(over, REASONS.index(name), broken)
+            excess = np.where(over, needed / max(most, 1e-12) - 1.0, excess)
+    return broken, excess
 
 
 def fields(problem: Problem, memory: str, columns: Mapping[str, Array]) -> dict[str, Array]:
@@ -290,10 +312,13 @@ def _run(problem: Problem, memory: str, columns: Mapping[str, Array]) -> dict[st
     count = columns["peak"].size
     best = {name: np.full(count, np.nan) for name in METRICS}
     value, fits = np.full(count, np.inf), np.zeros(count, bool)
+    missed, full = np.full(count, np.inf), np.full(count, np.inf)
     for batch in problem.file.batch:
         result = run(scenario, mode, {**swept, "batch": np.full(count, float(batch))}, zipped=True)
         kept = (result.feasible & result.meets_slo).reshape(count)
         fits |= result.feasible.reshape(count)
+        missed = np.fmin(missed, _missed(scenario, result).reshape(count))
+        full = np.fmin(full, result.pick(result.answer.memory.fullest).reshape(count))
         now = np.where(kept, sign * result.metric(goal).reshape(count), np.inf)
         better = now < value
         value = np.where(better, now, value)
@@ -301,7 +326,15 @@ def _run(problem: Problem, memory: str, columns: Mapping[str, Array]) -> dict[st
             numbers = np.full(count, float(batch)) if name == "batch" else result.metric(name).reshape(count)
             best[name] = np.where(better, numbers, best[name])
     reason = np.where(np.isfinite(value), 0, np.where(fits, REASONS.index("slo"), REASONS.index("memory")))
-    return {**best, "value": np.where(np.isfinite(value), value * sign, np.nan), "reason": reason.astype(np.float64)}
+    excess = np.select([np.isfinite(value), fits], [0.0, missed - 1.0], full - 1.0)
+    known = np.where(np.isfinite(value), value * sign, np.nan)
+    return {**best, "value": known, "reason": reason.astype(np.float64), "excess": np.maximum(excess, 0.0)}
+
+
+def _missed(scenario: Scenario, result: Result) -> Array:
+    """Times over what the SLO allows, the larger of both; NaN where infeasible."""
+    first = np.inf if scenario.slo.ttft is None else scenario.slo.ttft
+    return np.maximum(result.tpot / tpot_limit(scenario.slo), result.ttft / first)
 
 
 def _with_memory(problem: Problem, memory: str) -> Scenario:

@@ -77,6 +77,9 @@ def check_pools(file: "ScenarioFile", document: Document, mapper: Mapper | None)
         others = "attention-ffn, experts-only, prefill-decode or draft-verify"
         text = f"mapper {file.mapper!r} is about one pool; two need {others}"
         faults.append(document.mark("mapper").fault(text))
+    if file.serving.disaggregation.given and (roles is None or roles.job != "prefill"):
+        text = f"mapper {file.mapper!r} has no pool that prefills; `mapper: prefill-decode` has"
+        faults.append(document.mark("serving", "disaggregation").fault(text))
     if len(names) == 1 and isinstance(file.pools[names[0]].count, tuple):
         faults.append(document.mark("pools", names[0], "count").fault("several numbers need two pools"))
     for name in file.links:

@@ -43,6 +43,7 @@ from archsim.yamlmarks import shown
 
 NUMBERS = ("batch", "context", "input", "output", "cached", "skew")
 PARTS = {"economics": "terms", "prices": "prices", "slo": "slo"}  # what else has numbers that arrays may replace
+MOST_SKEW = 10.0
 EXPERT_SKEW = 1.2  # exponent of expert popularity that explains measured decode of five MoE families
 
 
@@ -108,8 +109,20 @@ class RoutingFile(StrictModel):
     """How unevenly tokens choose experts."""
 
     skew: NonNegative = Field(
-        EXPERT_SKEW, le=10.0, description="exponent of the power law by which tokens repeat experts; 0: uniform"
+        EXPERT_SKEW, le=MOST_SKEW, description="exponent of the power law by which tokens repeat experts; 0: uniform"
     )
+    over_time: tuple[tuple[NonNegative, NonNegative], ...] = Field(
+        (), description="(second, skew): the skew from then on, of requests that are served one by one"
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "RoutingFile":
+        times = [time for time, _ in self.over_time]
+        if times != sorted(set(times)):
+            raise FaultAt("the seconds have to grow", "over_time")
+        if any(skew > MOST_SKEW for _, skew in self.over_time):
+            raise FaultAt(f"a skew is {MOST_SKEW:g} at the most", "over_time")
+        return self
 
 
 Metric = Literal["cost_per_token", "tpot", "ttft", "throughput", "energy_per_token"]
@@ -182,6 +195,7 @@ class Scenario:
     traffic: TrafficFile | None = None
     trace: str | None = None
     serving: ServingFile = field(default_factory=ServingFile)
+    skews: tuple[tuple[float, float], ...] = ()
     marks: Document | None = None
     space: Space | None = None  # pairs of pools that are too many to propose them all
     searched: str = ""  # how they were searched
@@ -258,6 +272,7 @@ def build(file: ScenarioFile, document: Document) -> Scenario:
         traffic=traffic,
         trace=None if file.trace is None else str(trace_of(document, file.trace)),
         serving=file.serving,
+        skews=file.routing.over_time,
         marks=document,
         space=pools.space,
     )

@@ -8,23 +8,23 @@ from math import inf
 import numpy as np
 
 from archsim.arrays import Array, array
-from archsim.economics.money import rate as hourly_rate
-from archsim.economics.money import wall_power
-from archsim.economics.terms import HOUR
 from archsim.explore.drafts import speculation_of
 from archsim.explore.evaluate import deployment_of
+from archsim.explore.parts import Part
 from archsim.explore.result import Result, scalar_scenario
 from archsim.explore.run import run
 from archsim.explore.scenario import Scenario
+from archsim.explore.second import job_of, second_deployment
 from archsim.explore.sessions import Sessions, sessions_of
-from archsim.serving.goodput import Largest, largest_rate
 from archsim.serving.measures import Measures, Targets
-from archsim.serving.server import decode_joules, decode_seconds, server_of
+from archsim.serving.server import apart, server_of
 from archsim.serving.simulate import Played, Server, simulate
 from archsim.workload.requests import Requests
 from archsim.workload.sessions import in_lanes, started
 from archsim.workload.traces import load_trace
 from archsim.workload.traffic import TrafficFile, draw
+
+PREFILLS = 64  # prompts at the most that a replica of a pool that only prefills has begun
 
 
 @dataclass(frozen=True)
@@ -118,21 +118,35 @@ class Service:
         """Sessions as wholes; None where requests are of none."""
         return sessions_of(self.played)
 
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The pools: the one that decodes first."""
+        s, span, surface = self.scenario, self.measures.span, self.server.surface
+        name, chips = s.system.main_name, float(s.split.chips.max())
+        partner, first = s.partner, self.server.prefill
+        if partner is None or job_of(s) == "draft":
+            return (Part(name, self.server, self.played, s.chip, s.terms, chips, span, surface.energy),)
+        others = float(partner.count.max())
+        if first is None:
+            own = Part(name, self.server, self.played, s.chip, s.terms, chips, span, surface.energy)
+            away = surface.away
+            return own, Part(partner.name, self.server, self.played, partner.chip, s.partner_terms, others, span, away)
+        ahead, own_played = self.played.pools_apart()
+        energy = first.server.surface.energy
+        return (
+            Part(name, self.server, own_played, s.chip, s.terms, chips, span, surface.energy),
+            Part(partner.name, first.server, ahead, partner.chip, s.partner_terms, others, span, energy, only=True),
+        )
+
     @property
     def chips(self) -> float:
-        """Chips of all replicas."""
-        return float(self.scenario.split.chips.max())
+        """Chips of all pools and replicas."""
+        return sum(part.chips for part in self.parts)
 
     @cached_property
     def joules(self) -> float:
         """Energy on the boards of all chips, over the span."""
-        energy, log = self.server.surface.energy, self.measures.log
-        if energy is None:
-            return float("nan")
-        decode = decode_joules(self.server, log)
-        idle = energy.idle * (self.measures.span * len(self.played.logs) - float(log["seconds"].sum()))
-        each = float((decode + energy.prefill(log["prefilled"])).sum()) + idle
-        return each * self.chips / len(self.played.logs)
+        return sum(part.joules for part in self.parts)
 
     @cached_property
     def power(self) -> float:
@@ -143,40 +157,30 @@ class Service:
     def energy_per_token(self) -> float:
         """Facility energy (J) of an output token."""
         rate = self.measures.output_rate
-        if not rate > 0:
-            return float("nan")
-        return float(wall_power(array(self.power), self.scenario.terms).max()) * self.chips / rate
+        return sum(part.facility_power for part in self.parts) / rate if rate > 0 else float("nan")
 
     @cached_property
     def dollars(self) -> float:
         """USD of the span."""
-        watts = array(self.power if np.isfinite(self.power) else 0.0)
-        hourly = float(hourly_rate(self.scenario.chip, self.scenario.terms, watts).hourly.max())
-        return hourly * self.chips * self.measures.span / HOUR
+        return sum(part.dollars for part in self.parts)
 
     @cached_property
     def prefill_share(self) -> float:
-        """Share of the busy time that prefill adds to decode."""
-        log = self.measures.log
-        total = float(log["seconds"].sum())
-        if not total:
-            return float("nan")
-        filled = log["prefilled"] > 0
-        added = log["seconds"][filled] - decode_seconds(self.server, log)[filled]
-        return float(np.maximum(added, 0.0).sum()) / total
+        """Share of what the service costs that prefill adds to decode."""
+        if len(self.parts) == 1 or not self.dollars:
+            return self.parts[0].prefill_share
+        spent = sum(part.dollars * part.prefill_share for part in self.parts if part.dollars)
+        return spent / self.dollars
 
     @cached_property
     def cached_share(self) -> float:
-        """Share of the busy time in which prompts attend to cached tokens."""
-        prompts, total = self.server.surface.prompts, float(self.measures.log["seconds"].sum())
+        """Share of what the service costs in which prompts attend to cached tokens."""
         hits = np.flatnonzero(self.played.cached)
-        if prompts is None or not total:
-            return 0.0
-        fresh = self.requests.input - self.played.cached.astype(np.int64)
-        spent = 0.0
-        for tokens, before in zip(fresh[hits].tolist(), self.played.cached[hits].tolist(), strict=True):
-            spent += max(prompts.grid(tokens, 1.0, before) - prompts.grid(tokens, 1.0, 0.0), 0.0)
-        return min(spent / total, self.prefill_share)
+        cached = self.played.cached[hits]
+        fresh = self.requests.input[hits] - cached
+        part = self.parts[-1]  # the one that prefills
+        weight = part.dollars / self.dollars if part.only and self.dollars else 1.0
+        return part.cached_share(fresh, cached) * weight
 
     def costs(self) -> dict[str, float]:
         """USD per million tokens: of all, of output, of fresh and of cached input; NaN where there are none."""
@@ -209,19 +213,39 @@ def serve(
     asked = asked or Asked()
     found = requests_of(scenario, asked) if requests is None else requests
     plan = planned(scenario, found)
-    d, speculation = deployment_of(plan), speculation_of(plan, deployment_of(plan))
-    marks = [scenario.mark("serving", *where) for where in (("scheduler",), ("kv", "eviction", "predictor"))]
-    server = server_of(d, scenario.serving, found, marks[0], asked.seed, speculation, marks[1])
-    return _served(plan, server, found, asked, progress)
+    server = server_for(plan, found, asked)
+    return played(plan, server, found, asked, progress)
 
 
-def _served(
+def server_for(plan: Scenario, found: Requests, asked: Asked) -> Server:
+    """What serves a plan: one pool, or one that decodes and one that prefills."""
+    policy, d = plan.serving, deployment_of(plan)
+    marks = [plan.mark("serving", *where) for where in (("scheduler",), ("kv", "eviction", "predictor"))]
+    own = server_of(d, policy, found, marks[0], asked.seed, speculation_of(plan, d), marks[1], plan.skews)
+    if job_of(plan) != "prefill" or plan.partner is None:
+        return own
+    given = policy.disaggregation
+    first = policy.model_copy(
+        update={
+            "scheduler": given.scheduler or policy.scheduler,
+            "max_tokens": given.max_tokens or policy.max_tokens,
+            "max_batch": min(policy.max_batch, PREFILLS),
+        }
+    )
+    other = second_deployment(plan)
+    mark = plan.mark("serving", "disaggregation", "scheduler")
+    ahead = server_of(other, first, found, mark, asked.seed, None, marks[1], plan.skews)
+    return apart(own, d, ahead, other, plan.partner.back, given)
+
+
+def played(
     plan: Scenario, server: Server, found: Requests, asked: Asked, progress: Callable[[float], None] | None = None
 ) -> Service:
+    """A plan's server with requests played on it."""
     waiting = found.clients or found.after is not None  # what comes depends on what has ended
     limit = asked.seconds if asked.seconds is not None and waiting else inf
-    played = simulate(found, server, plain=asked.plain, seconds=limit, events=asked.events, progress=progress)
-    return Service(plan, server, found, played, targets_of(plan), asked)
+    done = simulate(found, server, plain=asked.plain, seconds=limit, events=asked.events, progress=progress)
+    return Service(plan, server, found, done, targets_of(plan), asked)
 
 
 def targets_of(scenario: Scenario) -> Targets:
@@ -229,26 +253,6 @@ def targets_of(scenario: Scenario) -> Targets:
     slo = scenario.slo
     tpot = [value for value in (slo.tpot, 1.0 / slo.interactivity if slo.interactivity else None) if value is not None]
     return Targets(slo.ttft, min(tpot) if tpot else None, slo.share)
-
-
-def best_rate(service: Service, seeds: int = 3) -> Largest:
-    """The largest rate at which the scenario's SLO holds, for the same traffic with other seeds.
-
-    A trace is the same for every seed, so it is played once.
-    """
-    if service.requests.clients:
-        return Largest(0.0, 0.0, (), "a closed loop has no rate of its own")
-    asked, plan = service.asked, service.scenario
-    fixed = asked.trace is not None or (asked.traffic is None and plan.trace is not None)
-    count = replace(asked, count=len(service.requests), seconds=None)
-
-    def play(rate: float, seed: int) -> Measures:
-        if fixed:
-            return _served(plan, service.server, service.requests.at_rate(rate), asked).measures
-        return _served(plan, service.server, requests_of(plan, count, rate, asked.seed + seed), count).measures
-
-    start = service.requests.rate or 1.0
-    return largest_rate(play, service.targets, start, 1 if fixed else seeds)
 
 
 def times(service: Service) -> dict[str, Array]:

@@ -21,6 +21,17 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
     "steady": {"context": "; vary `input` and `output`, or add --mode step"},
     "serve": {},
 }
+LESS = ("tpot", "ttft", "cost_per_token", "output_cost", "input_cost", "energy_per_token", "ttft_p90", "tpot_p90")
+MORE = (
+    "throughput_per_chip",
+    "throughput",
+    "interactivity",
+    "goodput",
+    "output_rate",
+    "margin",
+    "revenue_per_megawatt",
+)
+BETTER = {**dict.fromkeys(LESS, 1.0), **dict.fromkeys(MORE, -1.0)}
 Vary = Sequence[str] | Mapping[str, Any]
 Overrides = Sequence[str] | Mapping[str, Any]  # texts `NAME: {FIELD: VALUE}`, or such mappings
 
@@ -52,8 +63,15 @@ def specify(
     wanted = _wanted(columns, known, names)
     units = {axis.name: axis.unit for grid in grids for group in grid.groups for axis in group.axes}
     units |= {name: known[name] for name in wanted}
-    goal = ("cost_per_token", 1.0) if chosen == "serve" else objective(scenarios[0], chosen)
-    return Sweep(chosen, tuple(grids), wanted, units, goal, folders(), served or {})
+    return Sweep(chosen, tuple(grids), wanted, units, _goal(scenarios[0], chosen, wanted), folders(), served or {})
+
+
+def _goal(scenario: Scenario, mode: str, columns: Sequence[str]) -> tuple[str, float]:
+    """What the best rows are best at: the objective, or else the first column of which more or less is better."""
+    goal = ("cost_per_token", 1.0) if mode == "serve" else objective(scenario, mode)
+    if goal[0] in columns:
+        return goal
+    return next(((name, BETTER[name]) for name in columns if name in BETTER), goal)
 
 
 def _mode(scenario: Scenario, vary: Vary) -> str:

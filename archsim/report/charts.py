@@ -14,6 +14,7 @@ from archsim.report.tradeoff import COLORS, SYMBOLS
 
 Column = npt.NDArray[Any]
 MOST_DOTS = 4000  # points off the front that are drawn, evenly taken
+TICKS = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), (*(n / 10 for n in range(10, 20)), *range(2, 10)))
 MOST_NAMED = 8  # groups with a colour of their own
 LESS, MORE = "#0072B2", "#D98200"
 
@@ -305,9 +306,11 @@ def _marks(marks: Sequence[tuple[float, str]], log: bool) -> Figure:
 
 
 def nice_ticks(low: float, high: float) -> Array:
-    """1, 2 and 5 of every decade between two positive numbers; the ends where that would be fewer than two."""
-    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    steps = (1.0, 2.0, 5.0) if len(powers) <= 5 else (1.0,)
-    ticks = np.array([step * 10.0**power for power in powers for step in steps])
-    ticks = ticks[(ticks >= low * 0.999) & (ticks <= high * 1.001)]
-    return ticks if ticks.size > 1 else np.array([low, high])
+    """Round numbers of every decade between two positive ones, as few as make three; the ends where none do."""
+    powers = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1.0)
+    for steps in TICKS:
+        ticks = (10.0 ** powers[:, None] * np.array(steps)).ravel()
+        ticks = ticks[(ticks >= low * 0.999) & (ticks <= high * 1.001)]
+        if ticks.size >= 3:
+            return np.asarray(ticks)
+    return np.array([low, high])

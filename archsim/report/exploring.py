@@ -139,7 +139,9 @@ def _best_lines(points: Points, objective: Objective, fits: "npt.NDArray[np.bool
     if best is None:
         return []
     where = ", ".join(f"{label_of(name)} {points.told(name, best)}" for name in points.axes)
-    return [f"The best {label_of(objective.name)} is {points.told(objective.name, best)}, at {where}."]
+    kept = np.asarray(points.columns.get("meets_slo", fits), dtype=np.bool_)
+    within = " within the SLO" if kept.any() and not kept[fits].all() else ""
+    return [f"The best {label_of(objective.name)}{within} is {points.told(objective.name, best)}, at {where}."]
 
 
 def maps(points: Points, objective: Objective) -> list[Chapter]:

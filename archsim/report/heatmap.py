@@ -10,6 +10,8 @@ from archsim.report.charts import Points, nice_ticks
 from archsim.report.figures import Figure, axis, figure, layout, text
 from archsim.report.scales import label_of, logarithmic, scale_of, titled, told
 
+MOST_WORDS, WIDEST = 150, 14  # cells, in all and in a row, up to which numbers are written in them
+
 
 @dataclass(frozen=True, eq=False)
 class Heat:
@@ -58,13 +60,14 @@ def heat(found: Heat, name: str, unit: str, about: float | None = None, height: 
         "x": list(found.columns),
         "y": list(found.rows),
         "z": shown.tolist(),
-        "text": [list(row) for row in found.notes],
-        "hovertemplate": "%{text}<extra></extra>",
+        "customdata": [list(row) for row in found.notes],
+        "hovertemplate": "%{customdata}<extra></extra>",
         "hoverongaps": True,
         "xgap": 1,
         "ygap": 1,
-        "colorbar": _bar(shown, titled(name, scale), log),
-    } | _colours(shown, None if about is None else float(np.log10(about * scale.factor)))
+    }
+    colours = _colours(shown, None if about is None else float(np.log10(about * scale.factor)))
+    trace |= colours | {"colorbar": _bar(colours, titled(name, scale), log)} | _words(values)
     shape = layout(
         height or 140 + min(max(26 * len(found.rows), 180), 460),
         xaxis=axis(label_of(found.x), type="category", showgrid=False),
@@ -73,19 +76,27 @@ def heat(found: Heat, name: str, unit: str, about: float | None = None, height: 
     return figure([trace], shape | {"plot_bgcolor": "#E9ECEF"})
 
 
+def _words(values: Array) -> Figure:
+    """Numbers in the cells of a map that has room for them."""
+    if values.size > MOST_WORDS or values.shape[1] > WIDEST:
+        return {}
+    words = [[f"{value:,.3g}" if np.isfinite(value) else "" for value in row] for row in values]
+    return {"text": words, "texttemplate": "%{text}", "textfont": {"size": 12}}
+
+
 def _colours(values: Array, middle: float | None) -> Figure:
-    if middle is None:
-        return {"colorscale": "Viridis"}
     known = values[np.isfinite(values)]
-    reach = max(float(np.abs(known - middle).max()) if known.size else 1.0, 1e-6)
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    if middle is None:
+        return {"colorscale": "Viridis", "zmin": low, "zmax": high if high > low else low + 1.0}
+    reach = max(high - middle, middle - low, 1e-6)
     scale = [[0.0, "#0072B2"], [0.5, "#F7F7F7"], [1.0, "#D98200"]]
     return {"colorscale": scale, "zmin": middle - reach, "zmax": middle + reach}
 
 
-def _bar(values: Array, title: str, log: bool) -> Figure:
+def _bar(colours: Figure, title: str, log: bool) -> Figure:
     base: Figure = {"title": {"text": title, "side": "right"}, "thickness": 14, "outlinewidth": 0}
-    known = values[np.isfinite(values)]
-    if not log or not known.size:
+    if not log:
         return base
-    ticks = nice_ticks(float(10 ** known.min()), float(10 ** known.max()))
-    return base | {"tickvals": np.log10(ticks).tolist(), "ticktext": [f"{tick:,.6g}" for tick in ticks]}
+    ticks = nice_ticks(10.0 ** colours["zmin"], 10.0 ** colours["zmax"])
+    return base | {"tickvals": np.log10(ticks).tolist(), "ticktext": [f"{tick:,.3g}" for tick in ticks]}

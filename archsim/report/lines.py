@@ -96,7 +96,7 @@ def _frame(axes: Sequence[Upright]) -> Figure:
             "y": 1.0,
             "yanchor": "bottom",
             "yshift": 18,
-            "text": text(axis.title),
+            "text": _wrapped(axis.title),
             "font": {"size": 12, "color": INK},
         }
         notes.append(base | title | {"xanchor": "center"})

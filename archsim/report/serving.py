@@ -3,7 +3,7 @@
 import csv
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,14 @@ import numpy as np
 
 from archsim import __version__
 from archsim.arrays import Array
+from archsim.explore.rates import Ratio
 from archsim.explore.service import Service, times
 from archsim.report.document import clean
 from archsim.report.figures import INK, MUTED, PARTS, Figure, axis, figure, layout
 from archsim.report.keeping import keeping_json, keeping_notes, keeping_table
 from archsim.report.page import Figures, environment
+from archsim.report.ratios import ratio_data, ratio_table
+from archsim.report.servingparts import draft_rows, drafts_json, pool_rows, pools_json, session_rows, sessions_json
 from archsim.report.tables import Table
 from archsim.report.terminal import console, print_table
 from archsim.report.words import counted, dollars, number, percent, split_of, system_label, token_rate
@@ -76,7 +79,10 @@ def notes(service: Service) -> list[str]:
     if skipped:
         found.append(f"{counted(len(skipped), 'row')} left out: {skipped[0]}{' ...' if len(skipped) > 1 else ''}")
     found += keeping_notes(service)
-    found.append(f"Step times against the exact path: {service.server.surface.guard}.")
+    for part in service.parts:
+        if part.only or part is service.parts[0]:
+            whose = f" of pool {part.name}" if service.server.prefill is not None else ""
+            found.append(f"Step times{whose} against the exact path: {part.server.surface.guard}.")
     return found
 
 
@@ -106,6 +112,7 @@ def load_rows(service: Service) -> list[tuple[str, str]]:
         ("preempted", f"{out.preempted:,}, {counted(out.recomputed, 'token')} computed again"),
     ]
     rows += draft_rows(service)
+    rows += pool_rows(service)
     if service.requests.chains is not None:
         rows.append(("prompt tokens from the prefix cache", percent(m.hit_rate)))
     rows += [
@@ -118,50 +125,6 @@ def load_rows(service: Service) -> list[tuple[str, str]]:
     power = show(service.power, "power")
     rows.append(("board power of a chip", f"{power}; {show(service.energy_per_token, 'energy')} an output token"))
     return rows
-
-
-def draft_rows(service: Service) -> list[tuple[str, str]]:
-    """(name, value) of speculative decoding; none without drafts."""
-    drafted, asked, m = service.server.surface.drafted, service.scenario.speculation, service.measures
-    if drafted is None:
-        return []
-    told = asked.acceptance
-    accepted = percent(told) if isinstance(told, float) else ", ".join(percent(part) for part in told)
-    lost = service.played.outcome.discarded
-    return [
-        ("drafts a step", f"{drafted.drafts} {writer_of(service)}, accepted {accepted}: {number(drafted.gain)} tokens"),
-        ("steps that verify drafts", f"{percent(m.drafted)}; {number(m.tokens_per_step)} tokens a step in the mean"),
-        ("discarded beyond the ends", counted(lost, "token")),
-    ]
-
-
-def writer_of(service: Service) -> str:
-    """What writes drafts: "of n-grams"."""
-    if service.scenario.speculation.mtp:
-        return "of the prediction module"
-    drafter = service.scenario.drafter
-    return "of n-grams" if drafter is None else f"of {drafter.name}"
-
-
-def session_rows(service: Service) -> list[tuple[str, str]]:
-    """Sessions as wholes: how many ended, their time and their cost."""
-    found = service.sessions
-    if found is None:
-        return []
-    cost, spent, served = found.costs(service.dollars), found.time(), found.time("served")
-    rows = [("sessions", f"{found.finished:,} of {found.count:,} finished, {number(found.mean_steps)} steps each")]
-    if found.finished:
-        times = f"{show(spent['mean'], 'time')} in the mean, {show(spent['p90'], 'time')} at p90"
-        rows.append(("time of a session", f"{times}; {show(served['mean'], 'time')} of it served"))
-    return [*rows, ("cost of a session, of a step", f"{dollars(cost['session'])}, {dollars(cost['step'])}")]
-
-
-def _sessions(service: Service) -> dict[str, object] | None:
-    found = service.sessions
-    if found is None:
-        return None
-    counts = {"count": found.count, "finished": found.finished, "steps": found.steps, "mean_steps": found.mean_steps}
-    return {**counts, "time": found.time(), "served": found.time("served"), "cost": found.costs(service.dollars)}
 
 
 def slo_rows(service: Service, largest: Largest | None) -> list[tuple[str, str]]:
@@ -182,7 +145,7 @@ def slo_rows(service: Service, largest: Largest | None) -> list[tuple[str, str]]
     return rows
 
 
-def print_service(service: Service, largest: Largest | None = None) -> None:
+def print_service(service: Service, largest: Largest | None = None, ratios: Sequence[Ratio] = ()) -> None:
     """The answer in the terminal."""
     from rich.text import Text
 
@@ -200,6 +163,9 @@ def print_service(service: Service, largest: Largest | None = None) -> None:
     out.print()
     for name, value in (*load_rows(service), *slo_rows(service, largest)):
         out.print(Text(f"  {name:<38}{value}"))
+    if ratios:
+        out.print()
+        print_table(out, ratio_table(ratios))
 
 
 def policy_label(service: Service) -> str:
@@ -207,13 +173,19 @@ def policy_label(service: Service) -> str:
     policy, server = service.scenario.serving, service.server
     kv = f"paged KV in blocks of {policy.kv.block}" if policy.kv.allocation == "paged" else "contiguous KV"
     several = f", {server.replicas} replicas ({server.router})" if server.replicas > 1 else ""
+    if server.prefill is not None:
+        ahead = counted(server.prefill.server.replicas, "replica")
+        skip = server.prefill.skip
+        kept = "" if skip is None else ", auto" if skip == "auto" else f", up to {counted(skip, 'fresh token')}"
+        several = f", {counted(server.replicas, 'replica')} behind {ahead} that prefill ({server.router})"
+        several += f"{kept} prefilled where they decode" if kept else ""
     return f"{policy.scheduler} scheduler, {kv}{several}"
 
 
 # Files
 
 
-def to_json(service: Service, largest: Largest | None = None) -> str:
+def to_json(service: Service, largest: Largest | None = None, ratios: Sequence[Ratio] = ()) -> str:
     """The answer as JSON: SI units, USD per million tokens, null for what is undefined."""
     m, out, r = service.measures, service.played.outcome, service.requests
     targets = service.targets
@@ -231,7 +203,7 @@ def to_json(service: Service, largest: Largest | None = None) -> str:
         "throughput": {"output": m.output_rate, "input": m.input_rate, "requests": m.rate(m.finished)},
         "interactivity": 1.0 / m.latency("tpot")["mean"],
         "utilization": {"busy": m.busy, "batch": m.batch, "kv_mean": m.occupancy[0], "kv_most": m.occupancy[1]},
-        "speculation": _speculation(service),
+        "speculation": drafts_json(service),
         "prefix_hits": m.hit_rate if r.chains is not None else None,
         "kv": keeping_json(service),
         "counts": {
@@ -242,9 +214,11 @@ def to_json(service: Service, largest: Largest | None = None) -> str:
             "refused": len(out.refused),
             "skipped_rows": len(r.skipped),
         },
+        "pools": pools_json(service),
+        "ratios": ratio_data(ratios) or None,
         "stopped": out.stopped or None,
         "cost": service.costs(),
-        "sessions": _sessions(service),
+        "sessions": sessions_json(service),
         "power": service.power,
         "energy_per_token": service.energy_per_token,
         "slo": {"ttft": targets.ttft, "tpot": targets.tpot, "share": targets.share, "kept": m.share(targets)},
@@ -253,16 +227,6 @@ def to_json(service: Service, largest: Largest | None = None) -> str:
         "guard": {"decode": service.server.surface.guard.decode, "mixed": service.server.surface.guard.mixed},
     }
     return json.dumps(clean(data), sort_keys=True, indent=1, allow_nan=False) + "\n"
-
-
-def _speculation(service: Service) -> dict[str, object] | None:
-    drafted, m = service.server.surface.drafted, service.measures
-    if drafted is None:
-        return None
-    told = service.scenario.speculation.acceptance
-    lost = service.played.outcome.discarded
-    found = {"drafts": drafted.drafts, "acceptance": told, "tokens": drafted.gain, "discarded_tokens": lost}
-    return {**found, "steps_with_drafts": m.drafted, "tokens_per_step": m.tokens_per_step}
 
 
 def _largest(found: Largest) -> dict[str, object]:
@@ -295,8 +259,10 @@ def write_trace(service: Service, target: Path) -> None:
         for name, begin, until in (*stages, ("decode", played.first[index], end)):
             if until > begin:
                 events.append(_span(name, 1, lane, float(begin), float(until), {"request": index}))
+    ahead = played.server.prefill.server.replicas if played.server.prefill is not None else 0
     for replica, log in enumerate(played.logs, 2):
-        events.append({"ph": "M", "pid": replica, "name": "process_name", "args": {"name": f"replica {replica - 1}"}})
+        name = f"replica {replica - 1}{', prefill' if replica - 2 < ahead else ''}"
+        events.append({"ph": "M", "pid": replica, "name": "process_name", "args": {"name": name}})
         for start, running, waiting in zip(
             *(log[name].tolist() for name in ("start", "running", "waiting")), strict=True
         ):
@@ -373,7 +339,7 @@ def _series(service: Service) -> list[tuple[str, Figure]]:
     """Sequences and KV memory over time."""
     found: Mapping[str, Array] = service.measures.series()
     time = found["time"]
-    units = found["units"] / (service.server.units * service.server.replicas)
+    units = found["units"] / sum(pool.capacity for pool in service.played.pools)
     sequences = [
         _line(time, found["decoding"], "decoding", PARTS["compute"]),
         _line(time, found["waiting"], "waiting", MUTED),

@@ -70,6 +70,9 @@ class Batch(Protocol):
     def retire(self, request: int) -> None:
         """A sequence that has ended stays as padding: it takes no more memory."""
 
+    def use(self, surface: Surface) -> None:
+        """Step times are those of another surface, with the same clips."""
+
 
 class Fast:
     """Fast-forward: sums, heaps and a histogram."""
@@ -182,6 +185,10 @@ class Fast:
         del self._due[request]
         if self._block:
             self._uncount(first + self._k - start)
+
+    def use(self, surface: Surface) -> None:
+        """See Batch."""
+        self._fixed, self._slope = surface.fixed, surface.slope
 
     def newest(self) -> int:
         """See Batch."""
@@ -333,6 +340,10 @@ class Plain:
     def retire(self, request: int) -> None:
         """See Batch."""
         self._left[request] = -1
+
+    def use(self, surface: Surface) -> None:
+        """See Batch."""
+        self._surface = surface
 
     def newest(self) -> int:
         """See Batch."""

@@ -29,6 +29,11 @@ class Pace:
         self.stale = True
         self.drafting = False
 
+    def use(self, surface: Surface) -> None:
+        """Step times of both kinds are others from now on."""
+        self._plain, self._drafted = surface, surface.drafted or self._drafted
+        self.stale = True
+
     def choose(self, size: int, sums: Sequence[float]) -> Surface:
         """The step times of a batch whose sequences have changed, with drafts if these pay."""
         self.stale = False
@@ -96,6 +101,11 @@ class FastDrafting(Fast):
     def rows(self) -> int:
         """See Batch."""
         return self.size * (1 + self._drafts) if self._pace.drafting else self.size
+
+    def use(self, surface: Surface) -> None:
+        """See Batch."""
+        super().use(surface)
+        self._pace.use(surface)
 
     def choose(self) -> None:
         """See Batch."""
@@ -203,6 +213,11 @@ class PlainDrafting(Plain):
     def rows(self) -> int:
         """See Batch."""
         return self.size * (1 + self._drafts) if self._pace.drafting else self.size
+
+    def use(self, surface: Surface) -> None:
+        """See Batch."""
+        super().use(surface)
+        self._pace.use(surface)
 
     def choose(self) -> None:
         """See Batch."""

@@ -1,144 +1,14 @@
 """One replica: requests wait, are prefilled, decode and end, iteration by iteration or many at once."""
 
-from array import array as numbers
-from collections import deque
-from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
 
-from archsim.serving.batch import Batch
-from archsim.serving.drafting import batch_of
-from archsim.serving.holdings import LOADING, Holdings
-from archsim.serving.outcome import Outcome, Swap
-from archsim.serving.pool import Pool
-from archsim.serving.returning import Returns
-from archsim.serving.schedulers import Scheduler
-from archsim.serving.surface import Surface
-from archsim.serving.waiting import Filling, Line, Ranks
-from archsim.workload.requests import Requests
+from archsim.serving.replica import Replica
+from archsim.serving.waiting import Filling
 
 
-class Engine:
-    """A replica in time. `run` plays it; `outcome` and `log` say what happened.
-
-    `log` holds, for every stretch of equal iterations, the columns COLUMNS one after another.
-    """
-
-    def __init__(
-        self,
-        requests: Requests,
-        surface: Surface,
-        pool: Pool,
-        scheduler: Scheduler,
-        outcome: Outcome,
-        plain: bool = False,
-        swap: Swap | None = None,
-        watermark: float = 0.01,
-        returns: Returns | None = None,
-    ) -> None:
-        self.surface, self.pool, self.scheduler, self.outcome = surface, pool, scheduler, outcome
-        self.input: list[int] = requests.input.tolist()
-        self.output: list[int] = requests.output.tolist()
-        self.holdings = Holdings(pool, requests.chains, returns)
-        self.priority = None if requests.priority is None else requests.priority.tolist()
-        self.swap = swap
-        self.ended: Callable[[Engine, int], None] | None = None  # told of every request that is over
-        self.halted = False  # what has just ended concerns others: `run` returns
-        self.clock = 0.0
-        self.waiting: Line | Ranks = Line() if self.priority is None else Ranks(self.priority)
-        self.filling: list[Filling] = []
-        self.batch: Batch = batch_of(surface, pool.layout, plain)
-        self.log = numbers("d")
-        self.pending: deque[tuple[float, int]] = deque()
-        self._returning: list[tuple[float, int]] = []
-        self._spare = int(watermark * pool.capacity)
-        self._made: dict[int, int] = {}  # tokens generated before a preemption
-        self._swapped: dict[int, tuple[int, int]] = {}
-        self._left = 0  # sequences of a padded batch that have not ended
-        self._extra = self._stall = 0.0
-        self._mixed_seconds = surface.mixed if surface.prompts is None else surface.prompts.seconds
-        drafted = surface.drafted
-        self._drafted_seconds = self._mixed_seconds if drafted is None else drafted.mixed
-        self._speculates = drafted is not None
-        self._deaf, self._padded = scheduler.deaf, scheduler.padded
-        self._longest = pool.longest()
-        self._listens = type(scheduler).deaf is Scheduler.deaf
-        if pool.prefixes is not None:
-            pool.prefixes.clock = lambda: self.clock
-        if self.holdings.tiers is not None:  # who comes back with loaded blocks goes first
-            self._listens, self._deaf = True, _never
-        self._block_units = pool.layout.levels[0] if pool.layout.grows else 0
-        self._block_units *= -(-(1 + pool.layout.ahead) // pool.layout.block)
-        self._next = 0  # units that the running sequences take in this iteration
-        self._closed = True  # no admission in this iteration
-        self._aside = False  # someone's blocks are loaded before it starts
-
-    # What schedulers use
-
-    @property
-    def running(self) -> int:
-        """Sequences that decode or are prefilled."""
-        return self.batch.size + len(self.filling)
-
-    def next_tokens(self) -> int:
-        """Tokens of the next waiting request, if nothing is cached."""
-        request = self.waiting.first()
-        return self.input[request] + self._made.get(request, 0)
-
-    def admit(self) -> Filling | None:
-        """The next waiting request starts, if memory allows; None where it does not.
-
-        One that was swapped out decodes on and has nothing left to compute. One whose blocks are loaded first stands
-        aside: None, and who is next may be asked for in a plan anew.
-        """
-        if self._closed or not self.waiting:
-            return None
-        request = self.waiting.first()
-        if request in self._swapped:
-            return self._return(request)
-        made = self._made.get(request, 0)
-        prompt = self.input[request]
-        tokens = prompt + made
-        hits = self.holdings.take(request, tokens, prompt + self.output[request] - 1, self._kept())
-        if hits < 0:
-            if hits == LOADING:
-                self._aside = True
-                heappush(self._returning, (self.holdings.ready(request), self.waiting.pop_first()))
-            return None
-        self.waiting.pop_first()
-        return self._start(request, hits, tokens)
-
-    def _kept(self) -> int:
-        """Units that an admission leaves: for the next tokens of those that run, and some to spare."""
-        return self._next + self._spare if self.batch.size or self.filling else 0
-
-    def _start(self, request: int, hits: int, tokens: int) -> Filling:
-        out = self.outcome
-        if out.begun[request] < 0:
-            out.begun[request] = self.clock
-            out.cached[request] = hits
-        else:
-            out.recomputed += tokens - hits
-        found = Filling(request, hits, tokens - hits)
-        self.filling.append(found)
-        return found
-
-    def _return(self, request: int) -> Filling | None:
-        """A request that was swapped out comes back."""
-        cache, steps = self._swapped[request]
-        layout, ahead = self.pool.layout, cache + self.batch.tokens(1)
-        if not self.holdings.again(request, cache, self._kept() + layout.units(ahead) - layout.units(cache + 1)):
-            return None
-        units = layout.units(cache)
-        self._next += layout.units(ahead) - units
-        self.waiting.pop_first()
-        del self._swapped[request]
-        self._extra += units * self.swap.unit if self.swap else 0.0
-        self.batch.join(request, cache, steps)
-        self._left += 1
-        return Filling(request, cache, 0)
-
-    # Time
+class Engine(Replica):
+    """A replica in time. `run` plays it."""
 
     def next_time(self) -> float:
         """When the next request comes to the scheduler."""
@@ -149,16 +19,23 @@ class Engine:
 
     def horizon(self) -> float:
         """A time before which no request ends, if nothing more arrives."""
+        if self.blocked:
+            return self.next_time()
         if self.waiting or self.filling:
             return self.clock
         if not self.batch.size:
             return self.next_time()
         _, seconds, _ = self.batch.stretch(self.pool.free, inf, False)
-        return min(self.next_time(), self.clock + self._extra + seconds)
+        found = min(self.next_time(), self.clock + self._extra + seconds)
+        return min(found, self.shifts[0][0]) if self.shifts else found
 
     def expect(self, time: float, request: int) -> None:
         """A request will come at a time that is not past."""
-        heappush(self._returning, (time + self.surface.arrival, request))
+        self._at(time + self.surface.arrival, request)
+
+    def _at(self, time: float, request: int) -> None:
+        """An event; a negative number is one of a kind of its own."""
+        heappush(self._returning, (time, request))
 
     def run(self, until: float = inf, events: float = inf, once: bool = False) -> None:
         """Plays every iteration that starts before `until`, or until so many events have happened in all.
@@ -166,13 +43,18 @@ class Engine:
         `once` plays only as many as go by before anything changes.
         """
         out, waiting, pending, pool, batch = self.outcome, self.waiting, self.pending, self.pool, self.batch
+        self.halted = False
         while True:
+            if self.halted:
+                return
             clock = self.clock
+            if self.shifts and self.shifts[0][0] <= clock:
+                self._shift()
             if self._returning or (pending and pending[0][0] <= clock):
                 self._arrive()
             quiet = not waiting and not self.filling  # then any scheduler decodes
             size = batch.size
-            idle = quiet and not size
+            idle = (quiet or self.blocked) and not size
             if idle:
                 clock = self.next_time()
             if clock >= until:
@@ -181,9 +63,6 @@ class Engine:
                 self.clock = clock
                 self._arrive()
                 continue
-            if self.halted:
-                self.halted = False
-                return
             if out.events >= events:
                 out.stopped = f"stopped after {out.events:,} events"
                 return
@@ -197,6 +76,13 @@ class Engine:
                 self._step(until)
             if once:
                 return
+
+    def _shift(self) -> None:
+        """Steps take other times from now on."""
+        self.surface = surface = self.shifts.popleft()[1]
+        self.mixed_seconds = surface.mixed if surface.prompts is None else surface.prompts.seconds
+        self._drafted_seconds = self.mixed_seconds if surface.drafted is None else surface.drafted.mixed
+        self.batch.use(surface)
 
     def _arrive(self) -> None:
         clock, pending, returning = self.clock, self.pending, self._returning
@@ -218,10 +104,6 @@ class Engine:
         else:
             self._refuse(request, f"{total:,} tokens are more than the KV memory holds")
 
-    def _refuse(self, request: int, reason: str) -> None:
-        self.outcome.refused[request] = reason
-        self._over(request)
-
     def _step(self, until: float) -> None:
         """One iteration, or as many as go by before anything changes."""
         batch, pool = self.batch, self.pool
@@ -242,7 +124,11 @@ class Engine:
         elif batch.size:
             self._forward(until, not self._deaf(self))
         elif self.waiting:
-            self._refuse(self.waiting.pop_first(), "the scheduler never starts it")
+            self._stuck()
+
+    def _stuck(self) -> None:
+        """Nothing runs, and nothing that waits can start."""
+        self._refuse(self.waiting.pop_first(), "the scheduler never starts it")
 
     def _forward(self, until: float, listening: bool) -> None:
         """Decode alone, for as many iterations as nothing changes; what arrives may be such a change."""
@@ -251,6 +137,8 @@ class Engine:
             later = self.next_time() if self._returning else self.pending[0][0]
             if later < until:
                 until = later
+        if self.shifts and self.shifts[0][0] < until:
+            until = self.shifts[0][0]
         time = until - self.clock - self._extra
         sums = batch.sums()
         total = sums[-1] if sums else 0.0
@@ -291,7 +179,7 @@ class Engine:
         else:
             parts = [(tokens, filling.before) for filling, tokens in chunks]
             prefilled = sum([tokens for tokens, _ in parts])
-        seconds = (self._drafted_seconds if size and batch.drafting else self._mixed_seconds)(size, sums, parts)
+        seconds = (self._drafted_seconds if size and batch.drafting else self.mixed_seconds)(size, sums, parts)
         self.outcome.prefilled += prefilled
         total = sums[-1] if size and sums else 0.0
         self._ahead(seconds + self._extra, 1, size, prefilled, total, self._next if size else 0)
@@ -323,76 +211,3 @@ class Engine:
             self._left -= 1
             self.holdings.free(request, self.input[request] + made, over=True)
             self._done(request)
-
-    # Ends
-
-    def _end(self, request: int) -> None:
-        """A sequence has all its tokens."""
-        self.outcome.generated += self.output[request]
-        self._left -= 1
-        if not self._padded:
-            cache, _ = self.batch.leave(request)
-            if self.pool.prefixes is not None:
-                self.holdings.share(request, cache)  # its chain may go on with the answer
-            self.holdings.free(request, cache, over=True)
-        elif self._left:
-            self.batch.retire(request)
-        else:
-            self._dissolve()
-        self._done(request)
-
-    def _dissolve(self) -> None:
-        """A padded batch is done: all leave."""
-        while self.batch.size:
-            request = self.batch.newest()
-            cache, _ = self.batch.leave(request)
-            self.holdings.free(request, cache)
-
-    def _done(self, request: int) -> None:
-        self.outcome.end[request] = self.clock
-        self._over(request)
-
-    def _over(self, request: int) -> None:
-        self.outcome.over += 1
-        if self.ended is not None:
-            self.ended(self, request)
-
-    def _make_room(self) -> None:
-        """Preempts the newest requests until the others can take a step."""
-        out = self.outcome
-        while self.running > 1 and self.batch.size and self.batch.need(1) > self.pool.free:
-            out.preempted += 1
-            if self.filling:
-                self._unfill(self.filling.pop())
-                continue
-            request = self._victim()
-            cache, steps = self.batch.leave(request)
-            self._left -= 1
-            self.holdings.free(request, cache)
-            self.waiting.back(request)
-            if self.swap is None:
-                self._made[request] = self.output[request] - steps
-            else:
-                self._swapped[request] = (cache, steps)
-                moved = self.pool.layout.units(cache)
-                out.swapped += moved
-                self._extra += moved * self.swap.unit
-
-    def _victim(self) -> int:
-        """The newest sequence, of the lowest priority."""
-        ranks = self.priority
-        if ranks is None:
-            return self.batch.newest()
-        lowest = min(ranks[request] for request in self.batch.members())
-        return next(request for request in reversed(self.batch.members()) if ranks[request] == lowest)
-
-    def _unfill(self, filling: Filling) -> None:
-        """A request in prefill gives its memory back and starts again later."""
-        self.outcome.recomputed -= filling.left  # counted at its next start as a whole
-        self.holdings.free(filling.request, filling.before + filling.left)
-        self.waiting.back(filling.request)
-
-
-def _never(engine: Engine) -> bool:
-    """Every arrival changes something."""
-    return False

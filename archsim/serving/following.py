@@ -47,6 +47,7 @@ class Sessions:
         self._outcome, self._send = outcome, send
         self._gap: list[float] = [0.0] * len(after) if requests.gap is None else requests.gap.tolist()
         self._left = [len(before) for before in after]
+        self._latest = [0.0] * len(after)  # end of those it waits for: replicas tell of theirs out of order
         self._following: dict[int, list[int]] = {}
         for request, before in enumerate(after):
             for earlier in before:
@@ -56,7 +57,8 @@ class Sessions:
         """Sends what has waited for this request and for nothing else any more."""
         for following in self._following.pop(request, ()):
             self._left[following] -= 1
+            self._latest[following] = max(self._latest[following], engine.clock)
             if not self._left[following]:
-                time = engine.clock + self._gap[following]
+                time = self._latest[following] + self._gap[following]
                 self._outcome.arrived[following] = time
                 self._send(engine, time, following)

@@ -56,7 +56,9 @@ class Measures:
     @cached_property
     def queue(self) -> Array:
         """From reaching the scheduler to its first step."""
-        waited = self.played.begun - self.played.arrived - self.played.server.surface.arrival
+        first = self.played.server.prefill
+        server = self.played.server if first is None else first.server
+        waited = self.played.begun - self.played.arrived - server.surface.arrival
         return np.where(np.abs(waited) < 1e-9, 0.0, waited)
 
     @cached_property
@@ -150,7 +152,8 @@ class Measures:
     @property
     def occupancy(self) -> tuple[float, float]:
         """Share of the KV memory in use by sequences: mean over the busy time, and largest."""
-        units, time = self.log["units"] / self.played.server.units, self.log["seconds"]
+        pairs = zip(self.played.logs, self.played.pools, strict=True)
+        units, time = np.concatenate([log["units"] / pool.capacity for log, pool in pairs]), self.log["seconds"]
         return (float(np.average(units, weights=time)), float(units.max())) if time.sum() > 0 else (0.0, 0.0)
 
     @property

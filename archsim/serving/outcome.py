@@ -25,6 +25,8 @@ class Outcome:
     generated: int = 0
     discarded: int = 0
     over: int = 0  # requests that have ended or were refused
+    handed: int = 0  # requests that decode where they were not prefilled
+    sent: float = 0.0  # bytes of their KV caches
     events: int = 0
     stopped: str = ""
 

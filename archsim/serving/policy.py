@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from archsim.catalog import StrictModel
-from archsim.fields import Bandwidth, Bytes, Count, DollarsPerGB, FaultAt, Fraction, Seconds
+from archsim.fields import Bandwidth, Bytes, Count, DollarsPerGB, FaultAt, Fraction, Natural, Seconds
 
 
 class TierFile(StrictModel):
@@ -78,6 +78,24 @@ class KvFile(StrictModel):
         return self
 
 
+class DisaggregationFile(StrictModel):
+    """How a pool that prefills (mapper prefill-decode) works for the one that decodes."""
+
+    skip_below: Natural | Literal["auto"] | None = Field(
+        None,
+        description="tokens left to compute up to which a prompt is prefilled where it decodes; auto: where its first "
+        "token comes sooner; default: never",
+    )
+    overlap: bool = Field(True, description="send a KV cache layer by layer while its prompt is worked out")
+    scheduler: str | None = Field(None, description="of the replicas that prefill; default: as of those that decode")
+    max_tokens: Count | None = Field(None, description="tokens of a step that prefills, at the most")
+
+    @property
+    def given(self) -> bool:
+        """Whether a file says anything of it."""
+        return bool(self.model_fields_set)
+
+
 class ServingFile(StrictModel):
     """How requests are served."""
 
@@ -93,3 +111,4 @@ class ServingFile(StrictModel):
     router: Literal["round-robin", "least-loaded", "prefix-affine", "session-affine"] = Field(
         "least-loaded", description="how requests are dealt to replicas"
     )
+    disaggregation: DisaggregationFile = Field(DisaggregationFile(), description="of prefill and decode")

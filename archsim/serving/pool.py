@@ -11,11 +11,12 @@ from itertools import pairwise
 from math import ceil, inf
 
 from archsim.arrays import array
-from archsim.mapping.memory import kv_bytes, memory_plan
+from archsim.mapping.memory import kv_bytes, memory_plan, state_bytes
 from archsim.mapping.place import Deployment
+from archsim.mapping.split import split
 from archsim.serving.eviction import Gone, Order
 from archsim.serving.speculation import Speculation
-from archsim.workload.model import Recurrent
+from archsim.workload.model import Model, Precision, Recurrent
 
 ENDLESS = 1 << 40  # tokens that any memory is enough for
 
@@ -103,6 +104,20 @@ def layout_of(
         groups = tuple(group for group in groups if group[1] > 0) or ((inf, 0),)
     ahead = 0 if speculation is None else speculation.drafts
     return Layout(block, groups, ceil(state / unit), reserve, ahead), int(max(free, 0.0) // unit), unit
+
+
+def held_bytes(model: Model, precision: Precision) -> tuple[tuple[tuple[float, float], ...], float]:
+    """(tokens held at the most, bytes a token) of layers that cache alike, and bytes of state of a whole sequence."""
+    mixers = [item.attention for item in model.blocks.values()]
+    ends = sorted({float(m.held) for m in mixers if m is not None and not isinstance(m, Recurrent)})
+
+    def slope(tokens: float) -> float:
+        near, far = (float(kv_bytes(model, precision, split(), array(tokens + n)).max()) for n in (0.0, 1.0))
+        return far - near
+
+    slopes = [*(slope(0.0 if index == 0 else ends[index - 1]) for index in range(len(ends))), 0.0]
+    held = tuple((end, slopes[index] - slopes[index + 1]) for index, end in enumerate(ends))
+    return held, float(state_bytes(model, split()).max())
 
 
 class Prefixes:

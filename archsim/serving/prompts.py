@@ -30,6 +30,7 @@ class Prompts:
     `bend` what a pair of tokens more costs. `host` is (step, sequence, request) and `launches` those of (a layer, the
     head) without and with decode. `ranks` are the groups and stages that share a step. A sequence has `queries` tokens,
     its drafts among them; `writing` is what a model takes to write these, and `reading` its own prefill, by tokens.
+    `total` is what another pool does with the tokens of all ranks.
     """
 
     layers: Curve
@@ -48,6 +49,7 @@ class Prompts:
     queries: int = 1
     writing: Callable[[int, Sequence[float]], float] | None = None
     reading: Curve | None = None
+    total: Curve | None = None
 
     def seconds(self, batch: int, sums: Sequence[float], chunks: Sequence[tuple[int, int]]) -> float:
         """Seconds of a step."""
@@ -65,6 +67,8 @@ class Prompts:
         sequences = batch if ranks == 1 else -(-batch // ranks)
         decoded = sequences * self.queries
         layers = self.layers(decoded + rows) + prompt
+        if self.total is not None:
+            layers += self.total(batch * self.queries + tokens)
         if batch:
             layers += self.fixed[batch]
             for slope, total in zip(self.slope, sums):  # noqa: B905  # hot

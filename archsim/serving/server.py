@@ -1,6 +1,6 @@
 """The server that a policy makes of a deployment."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -9,10 +9,14 @@ import numpy as np
 from archsim.arrays import Array, array
 from archsim.catalog import Mark
 from archsim.mapping.place import Deployment
+from archsim.mapping.system import Wire
+from archsim.serving.energies import Energies
+from archsim.serving.halves import Prefill
+from archsim.serving.handover import Way
 from archsim.serving.media import eviction_of, host_link, levels_of
 from archsim.serving.outcome import Swap
-from archsim.serving.policy import ServingFile
-from archsim.serving.pool import layout_of
+from archsim.serving.policy import DisaggregationFile, ServingFile
+from archsim.serving.pool import held_bytes, layout_of
 from archsim.serving.schedulers import scheduler
 from archsim.serving.simulate import Server
 from archsim.serving.speculation import Speculation
@@ -28,9 +32,11 @@ def server_of(
     seed: int = 0,
     speculation: Speculation | None = None,
     returns_mark: Mark | None = None,
+    skews: Sequence[tuple[float, float]] = (),
 ) -> Server:
     """The server of a deployment with one split; its data-parallel replicas are routed to.
 
+    `skews` are (s, skew): from when on tokens choose experts otherwise.
     Raises CatalogError for a scheduler or a predictor that is not there, at their marks, and ValueError where memory
     has no room for any block.
     """
@@ -46,13 +52,32 @@ def server_of(
     most = min(policy.max_batch, max(units // max(shortest, 1), 1), max(len(requests), 1))
     found = scheduler(policy.scheduler, most, tokens, mark)
     longest = tokens if policy.scheduler == "chunked" else max(tokens, int(requests.input.max(initial=1)))
-    made = surface(one, most, _contexts(requests), -(-longest // ranks), seed, speculation)
+    paired = d.partner is not None and d.partner.job == "roles"
+
+    def priced(skew: Array) -> Surface:
+        own = replace(d if paired else one, skew=skew)
+        return surface(own, most, _contexts(requests), -(-longest // ranks), seed, speculation)
+
+    made = priced(d.skew)
+    others = {skew: priced(array(skew)) for skew in dict.fromkeys(skew for _, skew in skews)}
+    shifts = tuple((time, others[skew]) for time, skew in skews)
     swap = Swap(unit / host_link(d)) if policy.preemption == "swap" else None
     base = Server(
         made, layout, units, found, unit, replicas, policy.router, policy.prefix_cache, swap, policy.watermark
     )
     tiers = levels_of(one, policy, layout, unit, requests.block)
-    return replace(base, tiers=tiers, eviction=eviction_of(policy.kv.eviction, seed, returns_mark))
+    return replace(base, tiers=tiers, eviction=eviction_of(policy.kv.eviction, seed, returns_mark), shifts=shifts)
+
+
+def apart(
+    own: Server, d: Deployment, ahead: Server, other: Deployment, wire: Wire, policy: DisaggregationFile
+) -> Server:
+    """The server that decodes with one that prefills for it; each rank of attention sends or takes on its own lane."""
+    rate = np.minimum(other.split.tensor * wire.sender, d.split.tensor * wire.receiver)
+    held, state = held_bytes(d.model, d.precision)
+    lanes = int(other.split.attention_data.max()), int(d.split.attention_data.max())
+    way = Way(held, float(rate.min()), float(wire.latency.max()), d.model.layers, state, lanes, policy.overlap)
+    return replace(own, prefill=Prefill(ahead, way, policy.skip_below))
 
 
 def _contexts(requests: Requests) -> tuple[float, float]:
@@ -79,17 +104,15 @@ def _lines(surface: Surface, size: "np.typing.NDArray[np.intp]", sums: Array) ->
     return np.asarray(total)
 
 
-def decode_joules(server: Server, log: Mapping[str, Array]) -> Array:
-    """Joules of a chip for the decode steps of every stretch, whose contexts grow; NaN where they are not known."""
+def decode_joules(server: Server, log: Mapping[str, Array], energy: Energies) -> Array:
+    """Joules of a chip for the decode steps of every stretch, whose contexts grow; `energy` is that of its pool."""
     surface, steps = server.surface, np.maximum(log["steps"], 1.0)
     later = log["decoding"] * log["tokens"] * (1.0 - 1.0 / steps) / 2.0
     sums = context_sums(server, log["decoding"], log["context"]) + later
-    if surface.energy is None:
-        return np.full(len(steps), np.nan)
-    each = surface.energy.decode(log["decoding"], sums)
-    if surface.drafted is not None and surface.drafted.surface.energy is not None:
-        drafted = surface.drafted.surface.energy.decode(log["decoding"], sums)
-        each = np.where(log["drafted"] > 0, drafted, each)
+    each = energy.decode(log["decoding"], sums)
+    if surface.drafted is not None:
+        found = surface.drafted.surface.energy if energy is surface.energy else surface.drafted.surface.away
+        each = each if found is None else np.where(log["drafted"] > 0, found.decode(log["decoding"], sums), each)
     return np.asarray(each * log["steps"])
 
 

@@ -12,6 +12,8 @@ from archsim.serving.cluster import Cluster, Router
 from archsim.serving.engine import Engine
 from archsim.serving.eviction import LRU, Eviction, Order
 from archsim.serving.following import Clients, Sessions, sticky
+from archsim.serving.halves import NEXT, Halves, Prefill
+from archsim.serving.handover import Receiver, Sender
 from archsim.serving.outcome import COLUMNS, Outcome, Swap
 from archsim.serving.pool import Layout, Pool, Prefixes
 from archsim.serving.returning import Returns
@@ -31,7 +33,8 @@ class Server:
 
     `units` are the units of KV memory of a replica, `unit` the bytes of one. `swap` preempts to the host at so many
     seconds a unit; without it what is preempted is computed again. `caching` keeps prefixes, `tiers` what `eviction`
-    drives out.
+    drives out. With `prefill` another pool prefills, and this one decodes. `shifts` are (s, surface): from then on
+    steps take the times of another one.
     """
 
     surface: Surface
@@ -46,6 +49,8 @@ class Server:
     watermark: float = 0.01
     tiers: tuple[Level, ...] = ()
     eviction: Eviction = LRU
+    prefill: Prefill | None = None
+    shifts: tuple[tuple[float, Surface], ...] = ()
 
     @property
     def shares(self) -> bool:
@@ -73,6 +78,17 @@ class Played:
         """The requests that have all their tokens."""
         return np.isfinite(self.end)
 
+    def pools_apart(self) -> "tuple[Played, Played]":
+        """What the replicas that prefill played, and what those that decode did. Raises ValueError for one pool."""
+        first = self.server.prefill
+        if first is None:
+            raise ValueError("all replicas do the same")
+        count = first.server.replicas
+        return (
+            replace(self, server=first.server, logs=self.logs[:count], pools=self.pools[:count]),
+            replace(self, logs=self.logs[count:], pools=self.pools[count:]),
+        )
+
     @property
     def seconds(self) -> float:
         """The end of the last iteration."""
@@ -95,9 +111,7 @@ def simulate(
     `plain` goes iteration by iteration. `progress` is told the share of requests that are over, now and then.
     """
     outcome = Outcome.of(len(requests))
-    returns = server.eviction.returns(requests)
-    tiers = below(server.tiers, server.replicas)
-    engines = [_engine(requests, server, outcome, plain, own, returns) for own in tiers]
+    engines = _engines(requests, server, outcome, plain)
     collecting = gc.isenabled()
     gc.disable()  # a run makes many objects and no cycles of them: looking for these is a third of its time
     try:
@@ -121,6 +135,9 @@ def _run(
 ) -> None:
     outcome = engines[0].outcome
     told = _told(outcome, len(requests), progress)
+    if server.prefill is not None:
+        _apart(requests, server, server.prefill, engines, seconds, events, told)
+        return
     if requests.clients:
         _each(engines, Clients(requests, engines, outcome).ended)
         if server.shares:
@@ -189,6 +206,43 @@ def _together(
     cluster.run(seconds, events, bool(requests.after) or server.shares, told)
 
 
+def _apart(
+    requests: Requests,
+    server: Server,
+    prefill: Prefill,
+    engines: Sequence[Engine],
+    seconds: float,
+    events: float,
+    told: Callable[[], None] | None,
+) -> None:
+    """Two pools: requests, what is handed over, and what follows on answers, all in one time."""
+    outcome = engines[0].outcome
+    senders = [engine for engine in engines if isinstance(engine, Sender)]
+    receivers = [engine for engine in engines if isinstance(engine, Receiver)]
+    cluster = Halves(requests, senders, receivers, prefill, server.router, outcome)
+    if requests.clients:
+        cluster.coming = [(0.0, NEXT)] * min(requests.clients, len(requests))
+        _each(engines, cluster.next_client)
+    else:
+        cluster.coming = [(outcome.arrived[request], request) for request in _starts(requests, outcome)]
+        if requests.after:
+            _each(engines, Sessions(requests, outcome, cluster.send).ended)
+    cluster.run(seconds, events, True, told)
+
+
+def _engines(requests: Requests, server: Server, outcome: Outcome, plain: bool) -> list[Engine]:
+    """The replicas: those that prefill before those that decode."""
+    returns = server.eviction.returns(requests)
+
+    def pool(own: Server, kind: type[Engine]) -> list[Engine]:
+        tiers = below(own.tiers, own.replicas)
+        return [_engine(requests, own, outcome, plain, each, returns, kind) for each in tiers]
+
+    if server.prefill is None:
+        return pool(server, Engine)
+    return [*pool(server.prefill.server, Sender), *pool(server, Receiver)]
+
+
 def _engine(
     requests: Requests,
     server: Server,
@@ -196,6 +250,7 @@ def _engine(
     plain: bool,
     tiers: Sequence[Tier],
     returns: Returns | None,
+    kind: type[Engine] = Engine,
 ) -> Engine:
     layout, watermark, order = server.layout, server.watermark, Order(server.eviction.ttl, server.eviction.linger)
     if server.scheduler.whole and layout.reserve is None:
@@ -207,7 +262,9 @@ def _engine(
             recompute = Recompute(server.surface, server.scheduler.max_tokens)
             prefixes = Tiered(prefixes.block, prefixes.unit, tiers, recompute, order)
     pool = Pool(layout, server.units, prefixes)
-    return Engine(requests, server.surface, pool, server.scheduler, outcome, plain, server.swap, watermark, returns)
+    made = kind(requests, server.surface, pool, server.scheduler, outcome, plain, server.swap, watermark, returns)
+    made.shifts.extend(server.shifts)
+    return made
 
 
 def uncached(requests: Requests, server: Server) -> str:

@@ -15,6 +15,7 @@ from archsim.engine.step import PricedStep, lanes_of, run_step
 from archsim.mapping.pipeline import stages
 from archsim.mapping.place import Deployment, place
 from archsim.serving.curves import Curve, Grid, affine
+from archsim.serving.energies import Energies
 from archsim.serving.prompts import Prompts, Stages
 from archsim.serving.speculation import Speculation
 from archsim.serving.steady import expert_layers, with_prefill
@@ -66,9 +67,10 @@ class Surface:
     slope: Sequence[Sequence[float]]
     arrival: float
     prompts: Prompts | None = None
-    energy: "Energies | None" = None
+    energy: Energies | None = None
     guard: Guard = Guard(0.0, 0.0)
     drafted: "Drafted | None" = None
+    away: Energies | None = None
 
     @property
     def most(self) -> int:
@@ -109,27 +111,6 @@ class Drafted:
         return self.always or self.surface.decode(batch, sums) < self.gain * plain.decode(batch, sums)
 
 
-@dataclass(frozen=True, eq=False)
-class Energies:
-    """Joules of one chip: of a decode step as a line, of a token in prefill (by tokens of the step), and idle (W)."""
-
-    fixed: Array
-    slope: Array
-    tokens: Array
-    joules: Array
-    idle: float
-
-    def decode(self, batch: Array, sums: Array) -> Array:
-        """Joules of decode steps; `sums` has one row a clip."""
-        index = np.minimum(batch.astype(np.intp), len(self.fixed) - 1)
-        total = self.fixed[index] + sum(slope[index] * row for slope, row in zip(self.slope, sums, strict=True))
-        return np.where(batch > 0, total, 0.0)
-
-    def prefill(self, tokens: Array) -> Array:
-        """Joules of the prefill of so many tokens in a step."""
-        return np.where(tokens > 0, np.interp(tokens, self.tokens, self.joules), 0.0)
-
-
 def surface(
     d: Deployment,
     most: int,
@@ -143,16 +124,20 @@ def surface(
     `contexts` are the shortest and the longest mean context that a batch will have, `longest` the most tokens that one
     step prefills. Raises what `run_step` raises.
     """
+    if d.partner is not None and d.partner.job == "roles":
+        from archsim.serving.paired import Paired  # it extends this module
+
+        return Paired(d, most, contexts, longest).build(seed)
     if speculation is None:
-        return _Builder(d, most, contexts, longest).build(seed)
+        return Builder(d, most, contexts, longest).build(seed)
     reader = replace(speculation, drafts=0)  # a model that drafts reads prompts also where drafts do not pay
-    plain = _Builder(d, most, contexts, longest, reader).build(seed)
-    found = _Builder(d, most, contexts, longest, speculation).build(seed)
+    plain = Builder(d, most, contexts, longest, reader).build(seed)
+    found = Builder(d, most, contexts, longest, speculation).build(seed)
     drafted = Drafted(found, speculation.drafts, float(speculation.tokens.max()), speculation.always)
     return replace(plain, guard=plain.guard.worse(found.guard), drafted=drafted)
 
 
-class _Builder:
+class Builder:
     """Prices arrays and turns them into curves."""
 
     def __init__(
@@ -177,7 +162,8 @@ class _Builder:
         self.decoded = self.price(decode(batch, self.lengths[None, :], self.clips, self.queries))
         self.written = self.write(batch, self.lengths[None, :])
         self.one = self.price(decode(1, 512, self.clips, self.queries) + prefill(256, 0, 1, self.clips))
-        self.names = {block: set(kernels) for block, kernels in self._kernels(self.decoded).items()}
+        self.parts = self.beside(batch)
+        self.names = {block: set(kernels) for block, kernels in self._kernels(self.parts).items()}
         self.filled = self._kernels(self.price(prefill(256, 0, 1, self.clips)))
 
     def price(self, step: Step) -> PricedStep:
@@ -188,6 +174,14 @@ class _Builder:
         """Seconds to write the drafts of a step."""
         return array(0.0) if self.writer is None else self.writer.seconds(self.drafts, batch, context)
 
+    def whole(self, step: Step) -> PricedStep:
+        """A decode step as it is beside prefill: in one micro-batch."""
+        return self.price(step)
+
+    def beside(self, batch: Array) -> PricedStep:
+        """All decode steps that are tabulated, likewise."""
+        return self.decoded
+
     def build(self, seed: int) -> Surface:
         """The surface with its guard."""
         fixed, slope = self._lines(self.decoded.turnaround + self.written)
@@ -196,7 +190,7 @@ class _Builder:
         arrival = host.arrival + host.expert_layer * expert_layers(self.d)
         clips = tuple(float(clip) for clip in self.clips)
         made = Surface(clips, beyond, fixed, slope, arrival, self._prompts(), self._energies())
-        return Surface(clips, beyond, fixed, slope, arrival, made.prompts, made.energy, self._guard(made, seed))
+        return replace(made, guard=self._guard(made, seed), away=self.away())
 
     def _lines(self, seconds: Array) -> tuple[list[float], list[list[float]]]:
         """Lines in the context sums for every batch, by least squares of the relative error; index 0 is no batch."""
@@ -233,12 +227,12 @@ class _Builder:
         tokens = Curve.knots(self.longest + self.most * self.queries)
         filled = self.price(prefill(tokens, 0, self.ranks, self.clips))
         only_prompt = self._only(self.filled, self.names)
-        fixed, slope = self._lines(self._sum(self.decoded, self._only(self.names, self.filled)))
+        fixed, slope = self._lines(self._sum(self.parts, self._only(self.names, self.filled)))
         grid, bend = self._grids(only_prompt)
         runtime = self.d.runtime
         alone = self._launches(self.price(prefill(256, 0, 1, self.clips)))
         return Prompts(
-            Curve.of(tokens, self._sum(filled, self._shared)),
+            Curve.of(tokens, self._layers(filled)),
             self._head(),
             fixed,
             slope,
@@ -254,12 +248,21 @@ class _Builder:
             self.queries,
             self._writing() if self.writer is not None and self.drafts else None,
             None if self.writer is None else Curve.of(tokens, self.writer.reading(tokens, array(self.ranks))),
+            self.total(),
         )
 
     def _writing(self) -> Callable[[int, Sequence[float]], float]:
         """The writing of drafts alone, as lines."""
         fixed, slope = self._lines(self.written)
         return Surface(tuple(map(float, self.clips)), (), fixed, slope, 0.0).decode
+
+    def total(self) -> Curve | None:
+        """What another pool does with the tokens of all ranks."""
+        return None
+
+    def _layers(self, filled: PricedStep) -> Array:
+        """What knows tokens only, of steps of prefill."""
+        return self._sum(filled, self._shared)
 
     @staticmethod
     def _only(have: Mapping[str, object], lack: Mapping[str, object]) -> Callable[[str, str], bool]:
@@ -280,7 +283,7 @@ class _Builder:
     def _head(self) -> list[float]:
         """The head by sampled tokens of a rank."""
         rows = np.arange(1.0, self.most * self.queries + RANKS_REQUESTS[-1] + 2)
-        found = self._sum(self.price(decode(rows * self.ranks, 512, self.clips)), lambda block, _: block == "head")
+        found = self._sum(self.whole(decode(rows * self.ranks, 512, self.clips)), lambda block, _: block == "head")
         values = np.broadcast_to(found, rows.shape).tolist()
         return [values[0], *values]
 
@@ -315,6 +318,10 @@ class _Builder:
         lines = Surface(tuple(map(float, self.clips)), (), fixed, slope, 0.0)
         each = (large - small) / 1024.0
         return Stages(self.stages, fullest / self.d.model.layers, (small - each, each), lines.decode)
+
+    def away(self) -> Energies | None:
+        """Energies of a chip of another pool that runs part of every step."""
+        return None
 
     def _energies(self) -> Energies:
         """Energy of a decode step as a line; of prefill by tokens of a step."""
