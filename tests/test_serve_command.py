@@ -171,7 +171,7 @@ def test_it_says_why_no_prefix_is_found() -> None:
 def test_replicas_are_routed_to() -> None:
     text = SCENARIO.replace("count: 1", "count: 2").replace("tensor: 1", "tensor: 1, data: 2")
     Path("two.yaml").write_text(text, encoding="utf-8")
-    assert "2 replicas (least-loaded)" in serve("two.yaml").stdout
+    assert "2 replicas, chunked scheduler" in serve("two.yaml").stdout
 
 
 def test_contiguous_memory_and_swap_can_be_asked_for() -> None:
