@@ -69,7 +69,7 @@ def plot(speeds: list[float], rates: list[float], prices: list[float], target: s
         line = {"x": speeds, "y": values, "text": CLIENTS, "mode": "lines+markers+text", "textposition": "top right"}
         figure.add_scatter(**line, line_color="#1f6fb4", row=1, col=column)
         figure.update_xaxes(title_text="tok/s of a user", row=1, col=column)
-    figure.update_yaxes(type="log", col=2)
+    figure.update_yaxes(type="log", tickvals=[0.5, 1, 2, 5, 10, 20, 50, 100], col=2)
     figure.update_layout(template="plotly_white", showlegend=False, title="By the number of clients")
     figure.write_html(target, include_plotlyjs=True)
 
