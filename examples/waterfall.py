@@ -111,7 +111,12 @@ def servers() -> list[Steps]:
 def scenario(steps: Steps, load: Load) -> object:
     """The node with some steps taken."""
     kv = {} if "paging" in steps else {"allocation": "contiguous", "reserve": load.reserve}
-    serving: dict[str, object] = {"kv": kv, "prefix_cache": "prefix cache" in steps, "scheduler": "static"}
+    serving: dict[str, object] = {
+        "kv": kv,
+        "prefix_cache": "prefix cache" in steps,
+        "scheduler": "static",
+        "max_batch": 256,
+    }
     serving["router"] = "session-affine"
     if "continuous batching" in steps:
         serving["scheduler"] = "continuous"
