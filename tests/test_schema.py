@@ -21,6 +21,9 @@ FOLDERS = {
     "generation": "chips/generations",
     "memory": "chips/memory",
     "traffic": "workloads/traffic",
+    "returns": "workloads/returns",
+    "design": "examples/designs",
+    "silicon": "chips/silicon",
 }
 TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,

@@ -14,10 +14,13 @@ from archsim.catalog import names
 from archsim.chip.constants import FAMILIES
 from archsim.chip.memory import TechnologyFile
 from archsim.chip.schema import ChipFile, GenerationFile
+from archsim.economics.die import SiliconFile
+from archsim.explore.design import DesignFile
 from archsim.explore.scenario import ScenarioFile
 from archsim.mapping.mapper import MapperFile
 from archsim.mapping.runtime import RuntimeFile
 from archsim.report.output import check_place, write_text
+from archsim.serving.returning import ReturnsFile
 from archsim.units import FORMATS, did_you_mean
 from archsim.workload.schema import WorkloadFile
 from archsim.workload.traffic import TrafficFile
@@ -36,6 +39,9 @@ MODELS: dict[str, type[BaseModel]] = {
     "generation": GenerationFile,
     "memory": TechnologyFile,
     "traffic": TrafficFile,
+    "returns": ReturnsFile,
+    "design": DesignFile,
+    "silicon": SiliconFile,
 }
 
 

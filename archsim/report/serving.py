@@ -169,10 +169,10 @@ def print_service(service: Service, largest: Largest | None = None, ratios: Sequ
 
 
 def policy_label(service: Service) -> str:
-    """Scheduler, memory and replicas: "chunked scheduler, paged KV of 16 tokens, 2 replicas (least-loaded)"."""
+    """Scheduler, memory and replicas: "chunked scheduler, paged KV of 16 tokens, least-loaded router"."""
     policy, server = service.scenario.serving, service.server
     kv = f"paged KV in blocks of {policy.kv.block}" if policy.kv.allocation == "paged" else "contiguous KV"
-    several = f", {server.replicas} replicas ({server.router})" if server.replicas > 1 else ""
+    several = f", {server.router} router" if server.replicas > 1 else ""
     if server.prefill is not None:
         ahead = counted(server.prefill.server.replicas, "replica")
         skip = server.prefill.skip
