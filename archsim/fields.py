@@ -48,9 +48,7 @@ class Quantity:
         """Parse first, then let pydantic check the float."""
         return core_schema.no_info_before_validator_function(self.read, handler(source))
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """What a file holds is text: reference pages show its wording and an example."""
         known = DIMENSIONS[self.dimension]
         return {"type": "string", "description": known.phrase, "examples": [known.example]}

@@ -47,9 +47,12 @@ def agents(count: int, clients: int) -> Requests:
 def scenario(tiers: list[dict[str, str]]) -> object:
     """Llama 3.1 70B on two chips, with tiers."""
     return archsim.scenario(
-        model="meta/llama-3.1-70b", pools={"gpu": {"chip": "nvidia/h100-sxm", "count": 2}},
-        split={"tensor": 2}, precision={"weights": "fp8", "kv": "fp8"},
-        traffic={"input": 120000, "output": 440}, serving={"kv": {"tiers": tiers}},
+        model="meta/llama-3.1-70b",
+        pools={"gpu": {"chip": "nvidia/h100-sxm", "count": 2}},
+        split={"tensor": 2},
+        precision={"weights": "fp8", "kv": "fp8"},
+        traffic={"input": 120000, "output": 440},
+        serving={"kv": {"tiers": tiers}},
     )
 
 

@@ -65,8 +65,11 @@ def agents(count: int, clients: int, seed: int) -> Requests:
 def scenario() -> object:
     """Llama 3.1 70B on two chips, with their share of a node's CPU memory."""
     return archsim.scenario(
-        model="meta/llama-3.1-70b", pools={"gpu": {"chip": "nvidia/h100-sxm", "count": CHIPS}},
-        split={"tensor": CHIPS}, precision={"weights": "fp8", "kv": "fp8"}, traffic={"input": 120000, "output": 440},
+        model="meta/llama-3.1-70b",
+        pools={"gpu": {"chip": "nvidia/h100-sxm", "count": CHIPS}},
+        split={"tensor": CHIPS},
+        precision={"weights": "fp8", "kv": "fp8"},
+        traffic={"input": 120000, "output": 440},
         serving={"kv": {"tiers": [{"medium": "cpu", "capacity": "512 GB"}]}},
     )
 
