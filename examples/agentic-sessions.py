@@ -32,12 +32,14 @@ def main() -> None:
     demand = Demand(sessions=1000, objective="cost", requests=2000, largest=32, tries=8)
     found = size(kinds, demand)
     print(f"Looked at {found.points:,} points of {found.fitting:,} splits that fit on {len(kinds)} kinds of chips.")
-    print(f"{'played':<42}{'chips':>6}{'USD/h':>8}{'p90 TTFT':>10}{'p90 TPOT':>10}")
+    print(f"{'played':<48}{'chips':>6}{'USD/h':>8}{'p90 TTFT':>10}{'p90 TPOT':>10}")
     for one in found.trials:
         plan = one.proposal
         name = f"{plan.scenario.chip.name}, {split_of(plan.system.split)}"
         times = f"{one.ttft * 1e3:>7.0f} ms{one.tpot * 1e3:>7.1f} ms"
-        print(f"{name:<42}{plan.chips:>6}{plan.hourly:>8.0f}{times}{'  keeps the SLO' if one.passes else ''}")
+        print(f"{name:<48}{plan.chips:>6}{plan.hourly:>8.0f}{times}{'  keeps the SLO' if one.passes else ''}")
+    if found.left:
+        print(f"{found.left} other replicas were put off and not played: `tries` ends the search.")
     if found.answer is None:
         print(found.reason)
         return

@@ -173,6 +173,17 @@ def test_a_tornado_has_the_ends_of_each_range_alone() -> None:
             assert found[row, column] == pytest.approx(archsim.run(scenario, mode="step", over={name: value}).tpot[0])
 
 
+def test_a_tornado_over_clients_leaves_them_to_the_choice_elsewhere() -> None:
+    scenario = loaded(H100)
+    found = tornado(
+        scenario, "steady", "cost_per_token", read_axes(["batch=10..20", "economics.rent=2..4USD/h"], scenario)
+    )
+    alone = archsim.run(scenario, mode="steady", batch=[10, 20]).cost_per_token
+    assert found[0] == pytest.approx(alone, rel=1e-12)
+    best = answers(scenario, "steady", {}, ["cost_per_token"]).metrics["cost_per_token"][0]
+    assert found[1] == pytest.approx(best * np.array([2.0, 4.0]) / 2.95, rel=1e-9)
+
+
 # Sobol indices
 
 
@@ -232,14 +243,14 @@ def test_samples_that_do_not_fit_are_refused() -> None:
 
 def test_a_price_at_which_designs_cost_the_same_is_that_of_the_closed_form() -> None:
     bertha, h100 = loaded(BERTHA), loaded(H100)
-    result = breakeven(bertha, h100, "step", "economics.rent", np.linspace(0.1, 5.0, 9), "throughput_per_chip")
-    assert not result.crossings  # a rent changes no speed
     by_rent = replace(
         bertha,
         terms=bertha.terms.model_copy(update={"by": "rent"}),
         slo=h100.slo.model_copy(update={"interactivity": 1.0}),
     )
     result = breakeven(by_rent, h100, "step", "economics.rent", np.linspace(0.1, 5.0, 9))
+    speeds = breakeven(by_rent, h100, "step", "economics.rent", np.linspace(0.1, 5.0, 9), "throughput_per_chip")
+    assert not speeds.crossings and "economics.rent changes nothing" in settled(speeds)
     (crossing,) = result.crossings
     costs = [answers(item, "step", {}, ["cost_per_token"]).metrics["cost_per_token"][0] for item in (bertha, h100)]
     paid = answers(by_rent, "step", {"economics.rent": array(1.0)}, ["cost_per_token"]).metrics["cost_per_token"][0]

@@ -250,3 +250,20 @@ def test_one_call_for_all_clients_gives_what_calls_one_by_one_give() -> None:
         for name in ("tpot", "ttft", "throughput", "cost_per_token", "power"):
             assert one(alone.metric(name)) == together.metric(name)[index], name
     assert array(CLIENTS).size == together.tpot.size
+
+
+def test_replicas_do_not_wait_for_one_another() -> None:
+    """Four replicas serve four times the clients of one at its times, power and memory; idle ones serve nobody."""
+
+    def run(replicas: int, clients: float) -> Result:
+        split, chips = {"data": replicas}, {"gpu": {"chip": "nvidia/h200-sxm", "count": replicas}}
+        sizes = {"input": 1000, "output": 500}
+        asked = archsim.scenario(model="openai/gpt-oss-120b", pools=chips, split=split, traffic=sizes)
+        return archsim.run(asked, mode="steady", batch=clients)
+
+    for clients in (1, 7, 64):
+        one, four = run(1, clients), run(4, 4 * clients)
+        assert four.throughput == pytest.approx(4 * one.throughput)
+        for name in ("tpot", "ttft", "power", "memory_needed"):
+            assert four.metric(name) == pytest.approx(one.metric(name))
+    assert run(4, 2).throughput == pytest.approx(2 * run(1, 1).throughput)

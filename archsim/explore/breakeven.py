@@ -253,6 +253,8 @@ def settled(found: Breakeven) -> str:
     if standing == TIE:
         return "they tie everywhere in the range"
     ratio = found.ratio
+    if np.ptp(ratio) < 1e-12 * ratio[0]:
+        return f"{STANDINGS[standing]}, and {found.field.name} changes nothing: a ratio of {ratio[0]:.4g} throughout"
     nearest = int(np.argmin(np.abs(np.log(ratio))))
     at, least = found.values[nearest], ratio[nearest]
     return f"{STANDINGS[standing]} everywhere in the range; nearest at {at:.6g}, a ratio of {least:.4g}"

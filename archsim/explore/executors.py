@@ -27,11 +27,15 @@ class Lost(RuntimeError):
 
 @dataclass
 class Workers:
-    """An executor, how many tasks to keep in it, and how to make another when it breaks (None: it cannot be)."""
+    """An executor, how many tasks to keep in it, and how to make another when it breaks (None: it cannot be).
+
+    `lost` is asked while nothing is done: whether what is in flight will never be; it raises Lost where nothing will.
+    """
 
     executor: Executor
     in_flight: int
     renew: Callable[[], Executor] | None = None
+    lost: Callable[[], bool] = lambda: False
 
     def replaced(self, error: BaseException) -> None:
         """Puts a new executor in the place of a broken one. Raises Lost where there is none."""
@@ -89,10 +93,27 @@ def dask(address: str, patience: str = "10s") -> Iterator[Workers]:
         threads = sum(client.nthreads().values())
         if not threads:
             raise ValueError(f"--dask {address}: the scheduler has no workers")
-        yield Workers(client.get_executor(pure=False, retries=ATTEMPTS), 2 * threads)
+        executor = client.get_executor(pure=False, retries=ATTEMPTS)
+        yield Workers(executor, 2 * threads, lost=_Watch(client, address).lost)
     finally:
         with suppress(Exception):  # the cluster may be gone
             client.close(timeout=5)
+
+
+@dataclass
+class _Watch:
+    """Tells whether a scheduler was gone: futures of before then wait for ever."""
+
+    client: Any
+    address: str
+    away: bool = False
+
+    def lost(self) -> bool:
+        """Whether it is back after it was gone. Raises Lost where the client has given it up."""
+        if self.client.status == "closed":
+            raise Lost(f"the scheduler at {self.address} is gone")
+        was, self.away = self.away, self.client.status != "running"
+        return was and not self.away
 
 
 @contextmanager
@@ -183,6 +204,9 @@ class _Flight:
     def _collect(self) -> None:
         """Takes what is done; what was lost is done again."""
         finished, _ = wait(self.pending, timeout=1.0, return_when=FIRST_COMPLETED)
+        if not finished and self.workers.lost():
+            self.again = sorted({*self.again, *self.pending.values()})
+            self.pending.clear()
         for future in finished:
             if future not in self.pending:
                 continue

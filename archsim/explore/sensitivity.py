@@ -244,21 +244,14 @@ def _choice(found: Answers, row: int) -> tuple[Mapping[str, float], bool, float]
 def tornado(scenario: Scenario, mode: str, output: str, axes: Sequence[Axis]) -> Array:
     """A metric at the least and the most value of each axis, all else as it is: shape (axes, 2).
 
-    The plan is chosen anew; NaN where none fits. Raises ValueError for a field that the scenario gives no value.
+    The plan is chosen anew; NaN where none fits, or keeps an SLO that the scenario keeps as it is.
     """
-    values = {axis.name: np.full(2 * len(axes) + 1, now_of(scenario, axis.name)) for axis in axes}
-    for row, axis in enumerate(axes):
-        values[axis.name][2 * row + 1 : 2 * row + 3] = ends_of(axis)
-    metric = _values(answers(scenario, mode, values, (output,)), output)
-    return metric[1:].reshape(-1, 2)
-
-
-def now_of(scenario: Scenario, name: str) -> float:
-    """What a scenario has for a field. Raises ValueError where that is nothing, or several numbers."""
-    now = fields_of(scenario)[name].now
-    if now is None:
-        raise ValueError(f"the scenario has no single {name} to vary about")
-    return now
+    promised = bool(answers(scenario, mode, {}).kept[0])
+    rows = []
+    for axis in axes:
+        found = answers(scenario, mode, {axis.name: array(ends_of(axis))}, (output,))
+        rows.append(found.usable(output) if promised else np.where(found.feasible, found.metrics[output], np.nan))
+    return np.stack([np.broadcast_to(row, (2,)) for row in rows])
 
 
 def number_axes(texts: Sequence[str], scenario: Scenario) -> list[Axis]:

@@ -16,7 +16,7 @@ from archsim.explore.result import Result, objective, scalar_scenario
 from archsim.explore.run import run
 from archsim.explore.scenario import Scenario, with_fields
 
-MOST = 150_000  # proposals x points priced at once: a few hundred arrays of so many numbers fit in memory
+MOST = 40_000  # proposals x points priced at once: a thousand arrays of so many numbers, of two pools, fit in memory
 COARSE = 24  # numbers of clients of the first look, evenly over their logarithm
 ABOUT = 13  # and more of them about the best of the first variant, within a quarter
 FINE = 9  # on each side of the best two, in each look between their neighbours

@@ -12,6 +12,7 @@ from archsim.arrays import array
 from archsim.explore.deployments import Deployments, Found
 from archsim.explore.deployments import tpot_limit as limit_of
 from archsim.explore.played import Proposal, Trial
+from archsim.explore.replicas import COARSE, FINE
 from archsim.explore.size import Sized
 from archsim.mapping.split import Split
 from archsim.report.document import clean
@@ -22,6 +23,7 @@ from archsim.report.words import abbreviations, counted, dollars, number, precis
 from archsim.units import show
 
 SCHEMA = 1
+BATCHES = f"at every batch to {FINE} sequences a rank and {COARSE} beyond"
 
 
 def label(one: Found) -> str:
@@ -37,7 +39,7 @@ def looked_at(found: Deployments) -> str:
     """How many deployments a search looked at."""
     return (
         f"Looked at {counted(found.points, 'point')}: {found.aggregated:,} aggregated and {found.disaggregated:,} "
-        f"disaggregated deployments that are legal and fit, each at every batch. Priced: "
+        f"disaggregated deployments that are legal and fit, each {BATCHES}. Priced: "
         f"{found.priced:,} decode, {found.mixed:,} mixed and {found.prefills:,} prefill steps; what was not priced is "
         "bounded by those. The search is exhaustive: no other deployment of this space is better."
     )
@@ -212,7 +214,7 @@ def _second(answer: Trial) -> str:
 def _counts(found: Sized) -> str:
     text = (
         f"Looked at {found.points:,} points: {found.splits:,} legal splits of a replica, of which {found.fitting:,} "
-        "fit, each at every batch"
+        f"fit, each {BATCHES}"
     )
     text += f"; {found.proposals:,} keep the SLO in closed form as far as the search went"
     if found.foreseen:

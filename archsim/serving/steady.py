@@ -113,9 +113,22 @@ def steady(
     """The closed loop of `clients` in all, each request with `prompt` tokens in and `output` tokens out.
 
     `cached` tokens of each prompt are found in the prefix cache, and at least the last one is computed. Steps verify
-    the drafts of `speculation` where that pays. The last
-    axis of every swept array must have length 1: mixed steps are priced along it.
+    the drafts of `speculation` where that pays. Replicas share the clients and know nothing of each other's prefill.
+    The last axis of every swept array must have length 1: mixed steps are priced along it.
     """
+    if d.partner is not None or float(d.split.data.max()) == 1.0:
+        return _looped(d, clients, prompt, output, cached, speculation)
+    busy = np.minimum(d.split.data, np.maximum(clients, 1.0))
+    one, share = replace(d, split=replace(d.split, data=array(1.0))), clients / busy
+    loop = _looped(one, share, prompt, output, cached, speculation)
+    running = np.where(loop.running >= share, clients, loop.running * busy)
+    return replace(loop, running=running, requests_per_second=loop.requests_per_second * busy)
+
+
+def _looped(
+    d: Deployment, clients: Array, prompt: Array, output: Array, cached: Array, speculation: Speculation | None
+) -> Steady:
+    """The loop of one replica, or of all that share another pool."""
     groups = d.split.groups
     memory = memory_plan(d, clients, prompt + HELD * output)
     weights, each = (array(0.0),) * 2 if speculation is None else speculation.held
