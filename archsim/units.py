@@ -271,7 +271,9 @@ def described(value: object) -> str:
     if isinstance(value, (int, float)):
         # Python refuses to print integers of more than 4300 digits
         return str(value) if isinstance(value, float) or value.bit_length() < 1024 else "a huge number"
-    return "a mapping" if isinstance(value, Mapping) else "a list" if isinstance(value, (list, tuple)) else "a value"
+    if isinstance(value, (list, tuple)):
+        return "a list" if value else "an empty list"
+    return "a mapping" if isinstance(value, Mapping) else "a value"
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:

@@ -90,15 +90,15 @@ def notes(service: Service) -> list[str]:
 
 
 def _falls_behind(service: Service) -> bool:
-    """Whether the last quarter of the requests waits for longer than requests take to serve, and thrice the first."""
-    if service.requests.clients or service.requests.after is not None or len(service.requests) < FEW:
+    """Whether the last quarter of the requests waits thrice as long for a token as the first, and not for a moment."""
+    if service.requests.clients or service.requests.after is not None or service.measures.finished < FEW:
         return False
     m = service.measures
     order = np.argsort(service.played.arrived, kind="stable")
-    quarter = len(order) // 4
-    first, last = (float(np.nan_to_num(m.queue[part]).mean()) for part in (order[:quarter], order[-quarter:]))
-    known = np.isfinite(m.e2e) & np.isfinite(m.queue)
-    return bool(known.any() and last > max(3 * first, float((m.e2e - m.queue)[known].mean())))
+    waits = m.ttft[order][np.isfinite(m.ttft[order])]
+    quarter = len(waits) // 4
+    first, last = (float(part.mean()) for part in (waits[:quarter], waits[-quarter:]))
+    return last > 3.0 * first and last > 0.25 * m.latency("e2e")["mean"]
 
 
 def latency_table(service: Service) -> Table:
