@@ -48,9 +48,7 @@ class Quantity:
         """Parse first, then let pydantic check the float."""
         return core_schema.no_info_before_validator_function(self.read, handler(source))
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """What a file holds is text: reference pages show its wording and an example."""
         known = DIMENSIONS[self.dimension]
         return {"type": "string", "description": known.phrase, "examples": [known.example]}
@@ -207,7 +205,9 @@ def validate(model: type[T], document: Document) -> T:
         return model.model_validate_json(json.dumps(document.data))
     except ValidationError as error:
         errors = error.errors(include_url=False)[:MAX_PROBLEMS]
-        found = [_problem(details, model, document) for details in errors]
+        # a list of which items are wrong counts as too short too
+        told = [e for e in errors if e["type"] != "too_short" or len(e["input"]) < e["ctx"]["min_length"]]
+        found = [_problem(details, model, document) for details in told]
         raise CatalogError(_fault(problem, document) for problem in _united(found)) from None
 
 

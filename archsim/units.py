@@ -152,9 +152,7 @@ def _dimension(name: str) -> Dimension:
 
 def _refused(dimension: Dimension, value: object, reason: str = "") -> UnitError:
     tail = f" ({reason})" if reason else ""
-    return UnitError(
-        f"expected {dimension.phrase} such as '{dimension.example}', got {described(value)}{tail}"
-    )
+    return UnitError(f"expected {dimension.phrase} such as '{dimension.example}', got {described(value)}{tail}")
 
 
 def _reason(value: object) -> str:
@@ -177,9 +175,7 @@ def show(value: float, dimension: str, digits: int = 3) -> str:
         return "n/a"
     if value == 0:
         return f"0 {next((unit for unit in known.ladder if known.units[unit] == 1), known.ladder[0])}"
-    rounded = abs(
-        float(f"{value:.{digits - 1}e}")
-    )  # first, so that 999.9 GB prints as 1.00 TB and not as 1000 GB
+    rounded = abs(float(f"{value:.{digits - 1}e}"))  # first, so that 999.9 GB prints as 1.00 TB and not as 1000 GB
     fitting = [unit for unit in known.ladder if rounded >= known.units[unit] * (1 - 1e-9)]
     unit = fitting[-1] if fitting else known.ladder[0]
     return f"{_significant(value / known.units[unit], digits)} {unit}"
@@ -275,13 +271,9 @@ def described(value: object) -> str:
     if isinstance(value, (int, float)):
         # Python refuses to print integers of more than 4300 digits
         return str(value) if isinstance(value, float) or value.bit_length() < 1024 else "a huge number"
-    return (
-        "a mapping"
-        if isinstance(value, Mapping)
-        else "a list"
-        if isinstance(value, (list, tuple))
-        else "a value"
-    )
+    if isinstance(value, (list, tuple)):
+        return "a list" if value else "an empty list"
+    return "a mapping" if isinstance(value, Mapping) else "a value"
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
@@ -294,7 +286,5 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
         return ""
     near = difflib.get_close_matches(word.lower(), spelled, n=3, cutoff=0.55)
     ratios = [difflib.SequenceMatcher(None, option, word.lower()).ratio() for option in near]
-    best = [
-        repr(spelled[option]) for option, ratio in zip(near, ratios, strict=True) if ratio > ratios[0] - 0.05
-    ]
+    best = [repr(spelled[option]) for option, ratio in zip(near, ratios, strict=True) if ratio > ratios[0] - 0.05]
     return f"; did you mean {' or '.join(best)}?" if best else ""

@@ -254,9 +254,7 @@ class _Reader:
             self.stop(here, f"the file is nested deeper than {MAX_DEPTH} levels")
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self.anchors:
-                self.stop(
-                    here, f"the alias '*{event.anchor}' has no finished anchor '&{event.anchor}' before it"
-                )
+                self.stop(here, f"the alias '*{event.anchor}' has no finished anchor '&{event.anchor}' before it")
             return self.anchors[event.anchor]
         if event.tag is not None:
             self.fault(here, f"YAML tags such as {described(event.tag)} are not supported")
@@ -376,16 +374,10 @@ _HINTS = (
 
 def _syntax_fault(file: str, error: Exception) -> Fault:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    problem = str(getattr(error, "problem", None) or str(error) or "it cannot be parsed").splitlines()[0][
-        :200
-    ]
+    problem = str(getattr(error, "problem", None) or str(error) or "it cannot be parsed").splitlines()[0][:200]
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     start = getattr(error, "context_mark", None)
     context = getattr(error, "context", None)  # such as "while parsing a flow sequence"
-    begun = (
-        f", {context} that starts on line {start.line + 1}"
-        if context and start and start.line + 1 < line
-        else ""
-    )
+    begun = f", {context} that starts on line {start.line + 1}" if context and start and start.line + 1 < line else ""
     hint = next((f" ({hint})" for sign, hint in _HINTS if sign in problem), "")
     return Fault(file, line, column, f"this is not valid YAML: {problem}{begun}{hint}")

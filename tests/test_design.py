@@ -220,3 +220,14 @@ def test_every_reason_has_its_words() -> None:
     from archsim.report.designs import WHY
 
     assert set(WHY) == set(REASONS) - {""}
+
+
+def test_a_card_pays_its_share_of_the_server_also_where_a_price_has_two_parts() -> None:
+    problem = load_problem(str(EXAMPLE))
+    chip, memory = problem.scenario.chip, problem.file.parameters.memory[0]
+    columns = {"units": 2.0, "unit_capacity": 16e9, "peak": 192e12, "sram": 64e6, "link": 64e9}
+    arrays = {name: array(value) for name, value in columns.items()}
+    card = problem.price(problem.sketch(memory, arrays))
+    assert chip.price.base is not None and chip.price.chip is not None and chip.capital is not None
+    share = fields(problem, memory, arrays)["chip.price.system"] - card
+    assert share == pytest.approx(float(chip.capital[0] - chip.price.chip[0])) and share > 1000

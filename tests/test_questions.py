@@ -126,8 +126,8 @@ def test_a_resource_at_its_worth_leaves_the_cost_as_it_was(name: str, mode: str)
             best, terms=terms.model_copy(update={"rent": float(scenario.chip.price.rent[0]) + more.fixed.rent})
         )
     else:
-        assert scenario.chip.price.system is not None
-        system = float(scenario.chip.price.system[0]) + more.fixed.capital
+        assert scenario.chip.capital is not None
+        system = float(scenario.chip.capital[0]) + more.fixed.capital
         paid = replace(best, terms=terms.model_copy(update={"capital": system}))
     more_of_it = with_fields(paid, {"chip.memory.bandwidth": scenario.chip.memory.bandwidth * more.factor})
     costs = [archsim.run(item, mode=mode, batch=best.batch).cost_per_token[0] for item in (best, more_of_it)]

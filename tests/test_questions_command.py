@@ -62,7 +62,7 @@ def test_pareto_gives_the_front_as_table_csv_json_and_page(tmp_path: Path) -> No
     assert result.exit_code == 0, result.output
     assert "on the front of most throughput per chip, most interactivity" in result.output
     rows = list(csv.DictReader(io.StringIO(table.read_text())))
-    assert {row["context"] for row in rows} == {"2048.0"} and {row["plan"] for row in rows} <= {
+    assert {row["context"] for row in rows} == {"2048"} and {row["plan"] for row in rows} <= {
         "TP8",
         "TP4, 2 replicas",
     }

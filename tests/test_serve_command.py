@@ -171,7 +171,7 @@ def test_it_says_why_no_prefix_is_found() -> None:
 def test_replicas_are_routed_to() -> None:
     text = SCENARIO.replace("count: 1", "count: 2").replace("tensor: 1", "tensor: 1, data: 2")
     Path("two.yaml").write_text(text, encoding="utf-8")
-    assert "2 replicas, chunked scheduler" in serve("two.yaml").stdout
+    assert "2 replicas, chunked scheduler, paged KV in blocks of 16, least-loaded router" in serve("two.yaml").stdout
 
 
 def test_contiguous_memory_and_swap_can_be_asked_for() -> None:
@@ -246,3 +246,29 @@ def test_python_callers_get_arrays() -> None:
     found = archsim.serve("s.yaml", traffic="chat", rate=2.0, requests=30, seed=1)
     assert found.measures.ttft.shape == (30,) and found.requests.rate == pytest.approx(2.0, rel=0.5)
     assert found.measures.finished == 30
+
+
+def test_requests_as_parquet_are_those_of_the_csv() -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    result = serve("s.yaml", "--csv", "a.csv", "--parquet", "a.parquet", "--requests", "30")
+    assert result.exit_code == 0 and "Requests: a.parquet" in result.stdout
+    table = parquet.read_table("a.parquet")
+    rows = list(csv.DictReader(Path("a.csv").read_text(encoding="utf-8").splitlines()))
+    assert table.column_names == list(rows[0]) and table.num_rows == len(rows) == 30
+    assert table.schema.field("ttft").metadata == {b"unit": b"s"}
+    for row, found in zip(rows, table.to_pylist(), strict=True):
+        assert found["input"] == int(row["input"]) and found["outcome"] == row["outcome"] == "finished"
+        assert found["ttft"] == pytest.approx(float(row["ttft"]), rel=1e-8)
+
+
+def test_what_is_undefined_is_null_in_parquet() -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    Path("t.csv").write_text("time,input,output\n0,100,1\n1,200,2\n", encoding="utf-8")
+    assert serve("s.yaml", "--trace", "t.csv", "--parquet", "a.parquet").exit_code == 0
+    assert [value is None for value in parquet.read_table("a.parquet")["tpot"].to_pylist()] == [True, False]
+
+
+def test_answers_of_one_token_have_no_rate_of_a_user() -> None:
+    Path("t.csv").write_text("time,input,output\n0,100,1\n1,200,1\n", encoding="utf-8")
+    first = serve("s.yaml", "--trace", "t.csv").stdout.partition("Plan:")[0]
+    assert "a user" not in first and "n/a" not in first and "first token after" in first

@@ -116,9 +116,11 @@ def _sobol_options(samples: int, seed: int, same_plan: bool) -> list[str]:
 def breakeven(
     first: Annotated[str, typer.Argument(metavar="SCENARIO", help="A scenario file, or a shipped example.")],
     second: Annotated[str, typer.Argument(metavar="SCENARIO", help="The one that it is compared with.")],
-    vary: Annotated[
-        str,
-        typer.Option(metavar="FIELD=LOW..HIGH", help="The field and its range: economics.capital=2000..20000USD."),
+    ranges: Annotated[
+        list[str],
+        typer.Option(
+            "--vary", metavar="FIELD=LOW..HIGH", help="The field and its range: economics.capital=2000..20000USD."
+        ),
     ],
     output: Annotated[str, typer.Option(metavar="METRIC", help="What they are compared by.")] = "cost_per_token",
     within: Annotated[
@@ -129,7 +131,7 @@ def breakeven(
     json: Json = None,
     mode: ModeOption = None,
 ) -> None:
-    """Where two designs change places: every value of a field at which the better one becomes the other."""
+    """Where two designs change places: each value at which the better one changes. Exit code 1: neither fits."""
     with refusals():
         from archsim import api
         from archsim.explore.breakeven import breakeven as ask
@@ -139,6 +141,9 @@ def breakeven(
 
         places(html, json)
         check_output(output)
+        if len(ranges) > 1:
+            raise ValueError(f"one field is varied, not {len(ranges)}: give --vary once (`sweep` takes several)")
+        vary = ranges[0]
         designs = api.load(first), api.load(second)
         name = vary.partition("=")[0].strip()
         varied = within.value if within is not None else varied_in(name)
@@ -156,6 +161,8 @@ def breakeven(
         if json != "-":
             print_all(crossings.breakeven_lead(found), [crossings.breakeven_table(found)])
             written(HTML=html, JSON=json)
+        if not found.usable:
+            raise typer.Exit(INFEASIBLE)
 
 
 def places(*targets: "Path | str | None") -> None:

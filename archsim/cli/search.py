@@ -48,7 +48,7 @@ def deployments(
 @app.command()
 def size(
     scenario: Name,
-    rate: Annotated[float | None, typer.Option(min=1e-6, help="Requests a second.")] = None,
+    rate: Annotated[float | None, typer.Option(min=1e-6, max=1e5, help="Requests a second.")] = None,
     sessions: Annotated[int | None, typer.Option(min=1, help="Sessions at once, each waiting for its answer.")] = None,
     objective: Annotated[Least, typer.Option(help="What is to be as little as possible.")] = Least.chips,
     percentile: Annotated[

@@ -46,6 +46,9 @@ def serve(
         str | None, typer.Option(metavar="OUT|-", help="Write JSON to a file, or to the output instead of tables.")
     ] = None,
     csv: Annotated[Path | None, typer.Option(metavar="OUT", help="Write a row for every request.")] = None,
+    parquet: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Write those rows as Parquet (extra `parquet`).")
+    ] = None,
     trace_out: Annotated[
         Path | None, typer.Option(metavar="OUT", help="Write the requests in time, for ui.perfetto.dev.")
     ] = None,
@@ -61,10 +64,13 @@ def serve(
         from archsim.explore.rates import best_rate, best_ratio
         from archsim.explore.service import Asked
         from archsim.report import output
+        from archsim.report.requests import need_parquet
         from archsim.workload.traffic import load_traffic
 
-        for target in (html, csv, trace_out, None if json in (None, "-") else Path(str(json))):
+        for target in (html, csv, parquet, trace_out, None if json in (None, "-") else Path(str(json))):
             output.check_place(target)
+        if parquet is not None:
+            need_parquet()
         loaded = None if traffic is None else load_traffic(traffic)
         asked = Asked(loaded, trace, rate, seconds, requests, plain, seed, skip_bad, events)
         asked = replace(asked, clients=clients, scale_input=scale_input, scale_output=scale_output)
@@ -79,8 +85,9 @@ def serve(
         given |= {"--clients": clients, "--seed": seed}
         given |= {f"--scale-{name}": by for name, by in (("input", scale_input), ("output", scale_output)) if by != 1.0}
         options = {name: None if value is None else str(value) for name, value in given.items()}
-        command = output.command_line("serve", [scenario], options)
-        _write(found, best, divided, command, html, json, csv, trace_out)
+        flags = {"--largest-rate": largest, "--ratios": ratios, "--plain": plain, "--skip-bad": skip_bad}
+        command = output.command_line("serve", [scenario, *(name for name, given in flags.items() if given)], options)
+        _write(found, best, divided, command, html, json, csv, parquet, trace_out)
         if len(found.requests) and not found.measures.finished:
             raise typer.Exit(INFEASIBLE)
 
@@ -110,21 +117,31 @@ def _write(
     html: Path | None,
     json: str | None,
     csv: Path | None,
+    parquet: Path | None,
     trace: Path | None,
 ) -> None:
-    from archsim.report import serving
+    from archsim.report import requests, serving
     from archsim.report.output import write_text
 
     if html is not None:
-        write_text(serving.to_html(found, best, f"{command} --html {html.name}"), str(html))  # type: ignore[arg-type]
+        again = f"{command} --html {html.name}"
+        write_text(serving.to_html(found, best, again, ratios), str(html))  # type: ignore[arg-type]
     if csv is not None:
-        serving.write_csv(found, csv)
+        requests.write_csv(found, csv)
+    if parquet is not None:
+        requests.write_parquet(found, parquet)
     if trace is not None:
         serving.write_trace(found, trace)
     if json is not None:
         write_text(serving.to_json(found, best, ratios), json)  # type: ignore[arg-type]
     if json != "-":
-        for name, written in (("Report", html), ("Requests", csv), ("Trace", trace), ("JSON", json)):
+        for name, written in (
+            ("Report", html),
+            ("Requests", csv),
+            ("Requests", parquet),
+            ("Trace", trace),
+            ("JSON", json),
+        ):
             if written is not None:
                 typer.echo(f"\n{name}: {written}")
 

@@ -76,6 +76,8 @@ def sweep(
             raise ValueError("a sweep gives one answer: --mode step or --mode steady")
         if workers and dask:
             raise ValueError("give --workers or --dask, not both")
+        if csv == "-" and json == "-":
+            raise ValueError("the output takes one of --csv - and --json -; name a file for the other")
         asked = {"traffic": traffic, "requests": requests, "seconds": seconds}
         asked["trace"] = None if trace is None else str(Path(trace).resolve())
         asked = {name: value for name, value in asked.items() if value is not None}

@@ -180,7 +180,7 @@ def _money(scenario: Scenario) -> Iterator[Field]:
     for name, (dimension, least, most) in TERMS.items():
         now = getattr(scenario.terms, name)
         if now is None and name in ("rent", "capital"):
-            now = chip.price.rent if name == "rent" else chip.price.system
+            now = chip.price.rent if name == "rent" else chip.capital
         yield _quantity(f"economics.{name}", dimension, now, least, most)
     if scenario.prices is not None:
         for name in PRICES:

@@ -72,6 +72,11 @@ class Breakeven:
     reasons: tuple[tuple[str, ...], tuple[str, ...]]
 
     @property
+    def usable(self) -> bool:
+        """Whether either design is usable anywhere in the range."""
+        return bool((self.standings != NEITHER).any())
+
+    @property
     def ratio(self) -> Array:
         """The metric of the second design over that of the first; NaN where one does not fit."""
         return np.asarray(self.outputs[1] / self.outputs[0])

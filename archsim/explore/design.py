@@ -275,8 +275,8 @@ def fields(problem: Problem, memory: str, columns: Mapping[str, Array]) -> dict[
     chip, sketch = problem.scenario.chip, problem.sketch(memory, columns)
     scale = columns["peak"] / chip.matrix["bf16"]
     power, server = problem.power(sketch), 0.0
-    if chip.price.system is not None and chip.price.chip is not None:
-        server = float((chip.price.system - chip.price.chip).max())
+    if chip.capital is not None and chip.price.chip is not None:
+        server = float((chip.capital - chip.price.chip).max())
     found = {
         "chip.memory.bandwidth": sketch.bandwidth,
         "chip.memory.capacity": columns["units"] * columns["unit_capacity"],

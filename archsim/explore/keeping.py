@@ -48,9 +48,7 @@ def keeping(service: Service) -> tuple[Kept, ...]:
     return tuple(found)
 
 
-def _kept(
-    use: Use, rate: Array, hourly: Array, chips: float, once: Array, size: Array, copies: float = 1.0
-) -> Kept:
+def _kept(use: Use, rate: Array, hourly: Array, chips: float, once: Array, size: Array, copies: float = 1.0) -> Kept:
     held = use.held * copies / GB / HOUR * rate
     saved = recomputing(use.saved, hourly, chips)
     with np.errstate(divide="ignore"):  # what costs nothing may be kept for ever

@@ -159,8 +159,14 @@ def _value_axis(asked: Field, values: "str | Sequence[object] | Array") -> Axis:
     if asked.whole and ((numbers != np.round(numbers)).any() or (numbers < asked.least).any()):
         raise VaryError(f"{asked.name} takes whole numbers from {asked.least:.0f}")
     if (numbers < asked.least).any() or (numbers > asked.most).any():
-        raise VaryError(f"{asked.name} takes values from {asked.least:.6g} to {asked.most:.6g}")
+        raise VaryError(f"{asked.name} takes values {_limits(asked)}")
     return Axis(asked.name, asked.unit, asked.dimension, numbers)
+
+
+def _limits(asked: Field) -> str:
+    """The limits of a field in words; the least number that is no zero reads as such."""
+    least = "above 0" if 0 < asked.least < 1e-12 else f"from {asked.least:.6g}"
+    return least if np.isinf(asked.most) else f"{least} to {asked.most:.6g}"
 
 
 def _check_name(name: str, known: Mapping[str, Field], scenario: Scenario) -> None:

@@ -291,6 +291,8 @@ def _marks(marks: Sequence[tuple[float, str]], log: bool) -> Figure:
     for order, (place, words) in enumerate(marks):
         line = {"type": "line", "x0": place, "x1": place, "y0": 0, "y1": 1, "yref": "paper"}
         lines.append(line | {"line": {"color": MUTED, "width": 1.3, "dash": "dash"}})
+        if not words:
+            continue
         base = {"x": float(np.log10(place)) if log else place, "y": 1.0, "yref": "paper", "showarrow": False}
         side = {
             "yanchor": "bottom",

@@ -265,13 +265,17 @@ def to_html(found: Sequence[Compared], command: str) -> str:
 
     figures = Figures()
     compared = sections(found, figures)
-    return environment().get_template("compare.html").render(
-        title=compared["title"],
-        compared=compared,
-        command=command,
-        version=__version__,
-        figures=figures.as_json(),
-        plotly=Markup(get_plotlyjs()),
+    return (
+        environment()
+        .get_template("compare.html")
+        .render(
+            title=compared["title"],
+            compared=compared,
+            command=command,
+            version=__version__,
+            figures=figures.as_json(),
+            plotly=Markup(get_plotlyjs()),
+        )
     )
 
 

@@ -27,6 +27,8 @@ from archsim.report.scales import headed, label_of, scale_of, titled, told, unit
 from archsim.report.tables import Table
 from archsim.report.words import number
 
+MOST = 4  # crossings that are told in a sentence each
+NEAR = 1.1  # ratios within this much of one another are told, where designs change places often
 SHORT = 16  # characters of a name that heads a column of numbers
 
 
@@ -71,7 +73,24 @@ def breakeven_lead(found: Breakeven) -> list[str]:
         told_why = words.replace("the first", first).replace("the second", second)
         told_why = told_why.replace("first is", f"{first} is").replace("second is", f"{second} is")
         return [head, f"They never change places: {told_why}.", *_unfit(found)]
+    if len(found.crossings) > MOST:
+        return [head, _often(found), *_unfit(found)]
     return [head, *(crossing_sentence(found, crossing) for crossing in found.crossings), *_unfit(found)]
+
+
+def _often(found: Breakeven) -> str:
+    """Many crossings in a sentence; the table has them all."""
+    first, last = found.crossings[0], found.crossings[-1]
+    ends = " and ".join(told(crossing.value, found.field.unit) for crossing in (first, last))
+    jumps = sum(crossing.jumps for crossing in found.crossings)
+    text = (
+        f"They change places {len(found.crossings)} times between {label_of(found.field.name)} {ends}, {jumps} of them "
+        f"by a jump: below all, {standing(found, first.below)}; above all, {standing(found, last.above)}."
+    )
+    ratio = found.ratio[np.isfinite(found.ratio)]
+    if ratio.size and ratio.max() < NEAR * ratio.min():
+        text += f" They are never further apart than {100 * max(ratio.max() - 1, 1 / ratio.min() - 1):.2g} %."
+    return text
 
 
 def _unfit(found: Breakeven) -> list[str]:
@@ -132,7 +151,8 @@ def breakeven_page(found: Breakeven, command: str) -> str:
         Curve(name, values * of.factor, [_point(found, name, values, i) for i in range(x.size)])
         for name, values in zip(names_of(found), found.outputs, strict=True)
     ]
-    marks = [(c.value * scale.factor, told(c.value, found.field.unit)) for c in found.crossings]
+    few = len(found.crossings) <= MOST  # words of more would lie on one another
+    marks = [(c.value * scale.factor, told(c.value, found.field.unit) if few else "") for c in found.crossings]
     titles = titled(found.field.name, scale), titled(found.output, of)
     caption = "Each design at its best plan. A line ends where its design does not fit, or misses its SLO."
     plots: list[tuple[dict[str, object], str]] = [(charts.curves(x, lines, titles, marks), caption)]

@@ -14,11 +14,12 @@ from archsim.report.figures import Figure
 from archsim.report.heatmap import heat, heat_of
 from archsim.report.lines import MOST_LINES, parallel
 from archsim.report.page import Figures, environment
-from archsim.report.scales import headed, label_of, unit_of
+from archsim.report.scales import headed, label_of, scale_of, titled, unit_of
 from archsim.report.tables import Table
 from archsim.report.words import counted, split_label
 
 ROWS = 30  # of a table of a front
+TOLD = ("tpot", "ttft", "ttft_p90", "tpot_p90", "goodput", "throughput_per_chip", "plan", "meets_slo")
 DEFAULT = (Objective("throughput_per_chip", -1.0), Objective("interactivity", -1.0))
 
 
@@ -81,7 +82,13 @@ def to_html(
         title,
         f"{points.size:,} points",
         [_counted(points, fits), *_best_lines(points, objective, fits), *([remark] if remark else [])],
-        [*maps(points, objective), *_fronts(points, fits), *_lines(points, objective, fits)],
+        [
+            *maps(points, objective),
+            *_along(points, objective),
+            *_fronts(points, fits),
+            *_lines(points, objective, fits),
+            *_table(points, objective, fits),
+        ],
         command,
     )
 
@@ -114,7 +121,7 @@ def _counted(points: Points, fits: "npt.NDArray[np.bool_]") -> str:
     """How many points fit, and why the others do not."""
     missing = points.size - int(fits.sum())
     if not missing:
-        return f"All {points.size:,} points are feasible."
+        return "The point is feasible." if points.size == 1 else f"All {points.size:,} points are feasible."
     text = f"{points.size - missing:,} of {points.size:,} points are feasible"
     if "reason" not in points.columns:
         return f"{text}."
@@ -157,6 +164,36 @@ def maps(points: Points, objective: Objective) -> list[Chapter]:
     rest = f", at the best of {', '.join(others)}" if others else ""
     caption = f"{headed(label_of(objective.name))} over {label_of(x)} and {label_of(y)}{rest}. Grey: does not fit."
     return [Chapter("Map", "", ((drawn, caption),))]
+
+
+def _along(points: Points, objective: Objective) -> list[Chapter]:
+    """The objective along the axis, where there is one, of numbers."""
+    if len(points.axes) != 1 or points.columns[points.axes[0]].dtype.kind in "USO":
+        return []
+    if objective.name not in points.columns:
+        return []
+    name = points.axes[0]
+    x, y = points.numbers(name), points.numbers(objective.name)
+    across, up = scale_of(x, points.units.get(name, "")), scale_of(y, points.units.get(objective.name, ""))
+    curve = charts.Curve(label_of(objective.name), y * up.factor, [points.note(i, ()) for i in range(points.size)])
+    drawn = charts.curves(x * across.factor, [curve], (titled(name, across), titled(objective.name, up)))
+    caption = f"{headed(label_of(objective.name))} along {label_of(name)}. Hover over a point for its configuration."
+    return [Chapter("Along the axis", "", ((drawn, caption),))]
+
+
+def _table(points: Points, objective: Objective, fits: "npt.NDArray[np.bool_]") -> list[Chapter]:
+    """The best points in a table, unless the table of a front has them."""
+    if objective.name not in points.columns or not fits.any():
+        return []
+    if all(item.name in points.columns for item in DEFAULT):
+        return []
+    values = np.where(fits, points.numbers(objective.name) * objective.sign, np.inf)
+    order = np.argsort(values, kind="stable")[: min(ROWS, int(fits.sum()))]
+    names = [name for name in dict.fromkeys((*points.axes, objective.name, *TOLD)) if name in points.columns]
+    rows = tuple(tuple(points.told(name, int(index)) for name in names) for index in order)
+    words = frozenset(place for place, name in enumerate(names) if points.columns[name].dtype.kind in "USOb")
+    title = f"The best {len(rows)} points" if len(rows) < int(fits.sum()) else "The points, the best first"
+    return [Chapter("Points", "", (), (Table(title, tuple(map(label_of, names)), rows, texts=0, words=words),))]
 
 
 def _fronts(points: Points, fits: "npt.NDArray[np.bool_]") -> list[Chapter]:

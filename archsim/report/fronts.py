@@ -37,7 +37,7 @@ def lead(found: Front, wanted: Sequence[Objective]) -> list[str]:
         return [f"No point fits, so there is no front. {priced}"]
     many = int(found.on.sum())
     kept = int((found.on & found.columns["meets_slo"]).sum())
-    slo = f", of which {kept:,} keep the SLO" if found.promised else ""
+    slo = f", of which {kept:,} {'keeps' if kept == 1 else 'keep'} the SLO" if found.promised else ""
     return [f"{counted(many, 'point')} on the front of {goals}{slo}.", priced[0].upper() + priced[1:]]
 
 
@@ -99,9 +99,7 @@ def to_csv(points: Points, found: Front, wanted: Sequence[Objective]) -> str:
     writer.writerow([f"{name} [{points.units[name]}]" if points.units.get(name) else name for name in names])
     for index in _order(found, wanted):
         cells = [points.columns[name][index] for name in names]
-        writer.writerow(
-            ["" if value != value else str(value).lower() if isinstance(value, np.bool_) else value for value in cells]
-        )
+        writer.writerow(map(_cell, cells))
     return text.getvalue()
 
 
@@ -109,7 +107,9 @@ def _cell(value: object) -> object:
     """A value as CSV has it: empty where it is undefined."""
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
-    return "" if value != value else value
+    if isinstance(value, float):
+        return "" if value != value else repr(float(value)).removesuffix(".0")
+    return value
 
 
 def to_json(points: Points, found: Front, wanted: Sequence[Objective]) -> str:

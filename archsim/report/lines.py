@@ -48,7 +48,7 @@ def parallel(points: Points, names: Sequence[str], color: str, indices: "npt.NDA
         440,
         xaxis={"range": [-0.02, last + 0.02], "visible": False, "fixedrange": True},
         yaxis={"range": [-0.03, 1.03], "visible": False, "fixedrange": True},
-        margin={"l": 30 + 7 * wordy, "r": 80, "t": 84, "b": 16},
+        margin={"l": max(30 + 7 * wordy, 80), "r": 80, "t": 84, "b": 16},
         hovermode="closest",
     )
     return figure([trace for trace in traces if trace["x"]], shape | _frame(axes))

@@ -1,5 +1,6 @@
 """Files that a command writes: JSON, HTML, a trace, and the command that makes a report again."""
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,8 @@ def check_place(target: Path | None) -> None:
         raise ValueError(f"{target}: there is no folder {str(target.parent)!r}")
     if target is not None and target.is_dir():
         raise ValueError(f"{target} is a folder; give the name of a file")
+    if target is not None and not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise ValueError(f"{target}: this place cannot be written to")
 
 
 def write_text(text: str, target: str) -> None:

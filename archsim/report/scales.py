@@ -28,6 +28,8 @@ MONEY = {"USD": "", "USD/h": "/h", "USD/kWh": "/kWh", "USD/Mtok": ""}
 WORDS = {
     "tpot": "TPOT",
     "ttft": "TTFT",
+    "itl": "ITL",
+    "e2e": "E2E",
     "cost_per_token": "cost per million tokens",
     "output_cost": "cost per million output tokens",
     "input_cost": "cost per million input tokens",
@@ -108,6 +110,9 @@ def label_of(name: str) -> str:
     """A field or metric in words: "cost per million tokens", "memory bandwidth", "ffn: matrix peak fp8", "TPOT"."""
     if name in WORDS:
         return WORDS[name]
+    latency = re.fullmatch(r"(ttft|tpot|itl|e2e)_(p\d+|mean)", name)
+    if latency:
+        return f"{latency[1].upper()} {latency[2]}"
     found = re.fullmatch(r"(?:pools\.([^.]+)\.)?chip\.(.+)", name)
     pool, field = found.groups() if found else ("", name)
     for pattern, words in FIELDS:

@@ -1,6 +1,5 @@
-"""What a served scenario tells: a sentence and tables, an HTML page, JSON, a CSV of requests, a trace for Perfetto."""
+"""What a served scenario tells: a sentence and tables, an HTML page, JSON, a trace for Perfetto."""
 
-import csv
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -12,12 +11,12 @@ import numpy as np
 from archsim import __version__
 from archsim.arrays import Array
 from archsim.explore.rates import Ratio
-from archsim.explore.service import Service, times
+from archsim.explore.service import Service
 from archsim.report.document import clean
 from archsim.report.figures import INK, MUTED, PARTS, Figure, axis, figure, layout
 from archsim.report.keeping import keeping_json, keeping_notes, keeping_table
 from archsim.report.page import Figures, environment
-from archsim.report.ratios import ratio_data, ratio_table
+from archsim.report.ratios import ratio_data, ratio_table, too_few
 from archsim.report.servingparts import draft_rows, drafts_json, pool_rows, pools_json, session_rows, sessions_json
 from archsim.report.tables import Table
 from archsim.report.terminal import console, print_table
@@ -29,6 +28,7 @@ from archsim.units import show
 
 SCHEMA = 1
 REASONS = 3  # different reasons of refused requests that are shown
+FEW = 40  # requests below which it is not said whether they are served as fast as they come
 CURVE = 200  # points of a distribution
 MOST_TRACED = 5000  # requests in a trace
 COLORS = {"ttft": PARTS["compute"], "tpot": PARTS["memory"], "itl": PARTS["link"], "e2e": PARTS["on_chip"]}
@@ -47,8 +47,9 @@ def sentence(service: Service) -> str:
     load = f"{r.clients} clients" if r.clients else f"{number(r.rate)} {what}/s"
     load = load if r.clients or r.rate else counted(r.sessions or len(r), "session" if r.after else "request")
     interactive = 1.0 / m.latency("tpot")["mean"]
+    user = f"{token_rate(interactive)} a user, " if math.isfinite(interactive) else ""  # undefined for one token
     return (
-        f"{system} serves {load} of {r.name}: {token_rate(interactive)} a user, first token after "
+        f"{system} serves {load} of {r.name}: {user}first token after "
         f"{show(m.latency('ttft')['mean'], 'time')} in the mean, {token_rate(m.output_rate)} in all."
     )
 
@@ -72,6 +73,8 @@ def notes(service: Service) -> list[str]:
     """What a reader should know beside the numbers."""
     found = [f"{service.measures.finished:,} of {counted(len(service.requests), 'request')} finished."]
     found += [f"{reason[0].upper()}{reason[1:]}." for reason in reasons(service)]
+    if _falls_behind(service):
+        found.append("Requests come in faster than they are served: with more of them waits would be longer still.")
     why = uncached(service.requests, service.server) if service.requests.chains is not None else ""
     if why:
         found.append(f"No prefix is found again: {why}.")
@@ -84,6 +87,18 @@ def notes(service: Service) -> list[str]:
             whose = f" of pool {part.name}" if service.server.prefill is not None else ""
             found.append(f"Step times{whose} against the exact path: {part.server.surface.guard}.")
     return found
+
+
+def _falls_behind(service: Service) -> bool:
+    """Whether the last quarter of the requests waits thrice as long for a token as the first, and not for a moment."""
+    if service.requests.clients or service.requests.after is not None or service.measures.finished < FEW:
+        return False
+    m = service.measures
+    order = np.argsort(service.played.arrived, kind="stable")
+    waits = m.ttft[order][np.isfinite(m.ttft[order])]
+    quarter = len(waits) // 4
+    first, last = (float(part.mean()) for part in (waits[:quarter], waits[-quarter:]))
+    return last > 3.0 * first and last > 0.25 * m.latency("e2e")["mean"]
 
 
 def latency_table(service: Service) -> Table:
@@ -141,7 +156,8 @@ def slo_rows(service: Service, largest: Largest | None) -> list[tuple[str, str]]
     if largest is not None:
         interval = f" ± {number(largest.width, 2)}" if math.isfinite(largest.width) else ""
         value = f"{number(largest.rate)}{interval} requests/s" if not largest.reason else f"n/a: {largest.reason}"
-        rows.append(("largest rate that keeps it", value))
+        few = too_few(len(service.requests), largest.rate, m.latency("e2e")["mean"]) if not largest.reason else ""
+        rows.append(("largest rate that keeps it", f"{value}; {few}" if few else value))
     return rows
 
 
@@ -165,11 +181,11 @@ def print_service(service: Service, largest: Largest | None = None, ratios: Sequ
         out.print(Text(f"  {name:<38}{value}"))
     if ratios:
         out.print()
-        print_table(out, ratio_table(ratios))
+        print_table(out, ratio_table(ratios, len(service.requests), service.measures.latency("e2e")["mean"]))
 
 
 def policy_label(service: Service) -> str:
-    """Scheduler, memory and replicas: "chunked scheduler, paged KV of 16 tokens, least-loaded router"."""
+    """Scheduler, memory and router: "chunked scheduler, paged KV in blocks of 16, least-loaded router"."""
     policy, server = service.scenario.serving, service.server
     kv = f"paged KV in blocks of {policy.kv.block}" if policy.kv.allocation == "paged" else "contiguous KV"
     several = f", {server.router} router" if server.replicas > 1 else ""
@@ -233,19 +249,6 @@ def _largest(found: Largest) -> dict[str, object]:
     return {"rate": found.rate, "width": found.width, "rates": list(found.rates), "reason": found.reason or None}
 
 
-def write_csv(service: Service, target: Path) -> None:
-    """A row for every request (s, tokens); what is undefined is empty."""
-    columns = times(service)
-    with target.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(["request", *columns, "outcome"])
-        refused = service.played.outcome.refused
-        done = service.played.finished
-        for index, row in enumerate(zip(*(column.tolist() for column in columns.values()), strict=True)):
-            outcome = "finished" if done[index] else "refused" if index in refused else "unfinished"
-            table.writerow([index, *(f"{value:.9g}" if math.isfinite(value) else "" for value in row), outcome])
-
-
 def write_trace(service: Service, target: Path) -> None:
     """Requests on lanes and the batch over time, for https://ui.perfetto.dev; the first few thousand requests."""
     played = service.played
@@ -277,7 +280,7 @@ def _span(name: str, process: int, lane: int, start: float, end: float, args: di
     return {**place, "ts": round(start * 1e6, 3), "dur": round((end - start) * 1e6, 3), "args": args}
 
 
-def to_html(service: Service, largest: Largest | None = None, command: str = "") -> str:
+def to_html(service: Service, largest: Largest | None = None, command: str = "", ratios: Sequence[Ratio] = ()) -> str:
     """The answer as one self-contained page; `command` is how to make it again."""
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
@@ -291,12 +294,13 @@ def to_html(service: Service, largest: Largest | None = None, command: str = "")
         .render(
             title=service.scenario.name,
             system=system_label(service.scenario),
-            question=f"{service.requests.name}, {policy_label(service)}",
+            question=f"{service.requests.name}; {split_of(service.scenario.split)}, {policy_label(service)}",
             sentence=sentence(service),
             notes=notes(service),
             latency=latency_table(service) if finished else None,
             table=Table("", ("", ""), rows, texts=2),
             keeping=keeping_table(service) if finished else None,
+            ratios=ratio_table(ratios, len(service.requests), service.measures.latency("e2e")["mean"]),
             distributions=figures.add(distributions(service)) if finished else None,
             series=[(name, figures.add(item)) for name, item in _series(service)] if finished else [],
             command=command,

@@ -18,7 +18,7 @@ def print_summary(sweep: Sweep, summary: Summary) -> None:
     out = console()
     mode = {"step": "step", "steady": "steady state", "serve": "served requests"}[sweep.mode]
     kept = f", {summary.kept:,} keep the SLO" if summary.kept < summary.feasible else ""
-    out.print(f"{summary.rows:,} points ({mode}): {summary.feasible:,} feasible{kept}")
+    out.print(f"{summary.rows:,} point{'s' if summary.rows != 1 else ''} ({mode}): {summary.feasible:,} feasible{kept}")
     print_table(out, _reasons(summary))
     print_table(out, _best(sweep, summary))
 

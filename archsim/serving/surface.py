@@ -48,7 +48,7 @@ class Guard:
 
     def __str__(self) -> str:
         """One line about it."""
-        decode, mixed, most = (f"{100 * share:.2g} %" for share in (self.decode, self.mixed, GUARD))
+        decode, mixed, most = (f"{max(100 * share, 0.01):.2g} %" for share in (self.decode, self.mixed, GUARD))
         verdict = "" if self.kept else f"; above {most}, so read times with care"
         return f"95 % of steps within {decode} in decode, {mixed} with prefill{verdict}"
 
