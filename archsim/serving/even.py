@@ -153,6 +153,25 @@ class Even:
             done += 1
         return min(done, steps)
 
+    def go(self, steps: int) -> list[int]:
+        """Runs iterations; the sequences that end with the last, which leave."""
+        self._k = k = self._k + steps
+        self._sums[0] += self.size * steps
+        ends, block = self._ends, self._block
+        if not ends or ends[0] >> BITS > k:
+            return NONE
+        ended = []
+        while ends and ends[0] >> BITS <= k:
+            request = heappop(ends) & REQUEST
+            final = self._held.pop(request)[1]
+            self.size -= 1
+            self._sums[0] -= final + 1
+            if block:
+                self._phases[(final - k) % block] -= 1
+                self._cycle -= self._weight
+            ended.append(request)
+        return ended
+
     def advance(self, steps: int) -> list[int]:
         """See Batch."""
         self._k = k = self._k + steps

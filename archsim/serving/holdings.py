@@ -21,7 +21,7 @@ class Holdings:
         self._loads: dict[int, Load] = {}
         self._preempted: set[int] = set()  # whose hits were counted before
         self._shared: dict[int, Sequence[int]] = {}
-        self._own: dict[int, int] = {}
+        self._reserved: dict[int, int] = {}  # units, where memory is contiguous
 
     def loading(self, request: int) -> bool:
         """Whether blocks are loaded for a request that has not started."""
@@ -38,7 +38,8 @@ class Holdings:
         memory has none, LOADING where more is worth being loaded first.
         """
         pool = self.pool
-        own = pool.layout.reserved(tokens, final)
+        layout = pool.layout
+        own = layout.units(tokens) if layout.grows else layout.reserved(tokens, final)
         chain = NONE if self._chains is None else self._chains[request]
         shared = NONE if self._chains is None else self._found(chain, tokens)
         cache = pool.prefixes
@@ -46,7 +47,8 @@ class Holdings:
             if own + kept > pool.free:
                 return NO_ROOM
             pool.take(own)
-            self._own[request] = own
+            if not layout.grows:
+                self._reserved[request] = own
             return 0
         own -= len(shared) * cache.unit
         if own + cache.idle_among(shared) + kept > pool.free:
@@ -64,7 +66,8 @@ class Holdings:
             cache.use(shared)
             self._shared[request] = shared
         pool.take(own)
-        self._own[request] = own
+        if not layout.grows:
+            self._reserved[request] = own
         return found * cache.block
 
     def _settle(self) -> None:
@@ -88,7 +91,8 @@ class Holdings:
         if self.pool.layout.units(tokens + 1) + kept > self.pool.free:
             return False
         self.pool.take(units)
-        self._own[request] = units
+        if not self.pool.layout.grows:
+            self._reserved[request] = units
         return True
 
     def share(self, request: int, prompt: int) -> None:
@@ -101,7 +105,8 @@ class Holdings:
         added = cache.add(self._chains[request][len(used) : prompt // cache.block])
         if added:
             self._shared[request] = [*used, *added]
-            self._own[request] -= len(added) * cache.unit
+            if not self.pool.layout.grows:
+                self._reserved[request] -= len(added) * cache.unit
 
     def free(self, request: int, tokens: int, over: bool = False) -> None:
         """A request that has so many tokens in memory gives back its own units and its use of shared blocks.
@@ -112,13 +117,14 @@ class Holdings:
         if not over and self.tiers is not None:
             self._preempted.add(request)
         self._settle()
-        own = self._own.pop(request)
         shared = self._shared.pop(request, NONE)
-        if pool.layout.grows:
+        if not pool.layout.grows:
+            own = self._reserved.pop(request)
+        elif pool.prefixes is None:
             own = pool.layout.units(tokens)
-            if pool.prefixes:
-                own -= len(shared) * pool.prefixes.unit
+        else:
+            own = pool.layout.units(tokens) - len(shared) * pool.prefixes.unit
         pool.give(own)
-        if shared and pool.prefixes:
+        if shared and pool.prefixes is not None:
             away = over and self._returns is not None and not self._returns.stays(request, pool.prefixes.clock())
             pool.prefixes.release(shared, away)

@@ -11,6 +11,7 @@ from archsim.arrays import Array
 from archsim.serving.cluster import Cluster, Router
 from archsim.serving.engine import Engine
 from archsim.serving.eviction import LRU, Eviction, Order
+from archsim.serving.express import Express
 from archsim.serving.following import Clients, Sessions, sticky
 from archsim.serving.halves import NEXT, Halves, Prefill
 from archsim.serving.handover import Receiver, Sender
@@ -262,6 +263,8 @@ def _engine(
             recompute = Recompute(server.surface, server.scheduler.max_tokens)
             prefixes = Tiered(prefixes.block, prefixes.unit, tiers, recompute, order)
     pool = Pool(layout, server.units, prefixes)
+    if kind is Engine and not plain and Express.suits(requests, server.surface, pool, server.scheduler):
+        kind = Express
     made = kind(requests, server.surface, pool, server.scheduler, outcome, plain, server.swap, watermark, returns)
     made.shifts.extend(server.shifts)
     return made
