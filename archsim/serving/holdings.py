@@ -21,6 +21,7 @@ class Holdings:
         self._loads: dict[int, Load] = {}
         self._preempted: set[int] = set()  # whose hits were counted before
         self._shared: dict[int, Sequence[int]] = {}
+        self._open: dict[int, Sequence[int]] = {}  # chains of those that are here or were looked up, made once
         self._reserved: dict[int, int] = {}  # units, where memory is contiguous
 
     def loading(self, request: int) -> bool:
@@ -40,8 +41,6 @@ class Holdings:
         pool = self.pool
         layout = pool.layout
         own = layout.units(tokens) if layout.grows else layout.reserved(tokens, final)
-        chain = NONE if self._chains is None else self._chains[request]
-        shared = NONE if self._chains is None else self._found(chain, tokens)
         cache = pool.prefixes
         if cache is None:
             if own + kept > pool.free:
@@ -50,6 +49,8 @@ class Holdings:
             if not layout.grows:
                 self._reserved[request] = own
             return 0
+        chain = self._chain(request)
+        shared = chain[: min(cache.lookup(chain), (tokens - 1) // cache.block)]  # the last token is computed anew
         own -= len(shared) * cache.unit
         if own + cache.idle_among(shared) + kept > pool.free:
             return NO_ROOM
@@ -78,12 +79,12 @@ class Holdings:
             if given:
                 self.pool.give(given)
 
-    def _found(self, chain: Sequence[int], tokens: int) -> Sequence[int]:
-        """Leading blocks in the prefix cache; the block of the last token is computed anew as a whole."""
-        cache = self.pool.prefixes
-        if cache is None:
-            return NONE
-        return chain[: min(cache.lookup(chain), (tokens - 1) // cache.block)]
+    def _chain(self, request: int) -> Sequence[int]:
+        """The blocks of a prompt."""
+        found = self._open.get(request)
+        if found is None:
+            self._open[request] = found = NONE if self._chains is None else self._chains[request]
+        return found
 
     def again(self, request: int, tokens: int, kept: int) -> bool:
         """Memory for a request that comes back from the host, and its next token, if `kept` units are left then."""
@@ -102,7 +103,7 @@ class Holdings:
             return
         self._settle()
         used = self._shared.get(request, NONE)
-        added = cache.add(self._chains[request][len(used) : prompt // cache.block])
+        added = cache.add(self._chain(request)[len(used) : prompt // cache.block])
         if added:
             self._shared[request] = [*used, *added]
             if not self.pool.layout.grows:
@@ -118,6 +119,7 @@ class Holdings:
             self._preempted.add(request)
         self._settle()
         shared = self._shared.pop(request, NONE)
+        self._open.pop(request, None)
         if not pool.layout.grows:
             own = self._reserved.pop(request)
         elif pool.prefixes is None:
