@@ -26,7 +26,7 @@ class Even:
         self.size = 0
         self._fixed, self._slope = surface.fixed, surface.slope[0]
         self._k = 0  # iterations that have gone by
-        self._sums: list[float] = [0]
+        self.summed: list[float] = [0]
         self._block = layout.block if layout.grows else 0
         self._weight = layout.levels[0]
         self._phases = [0] * layout.block
@@ -56,7 +56,7 @@ class Even:
         """See Batch."""
         k = self._k
         self.size += 1
-        self._sums[0] += cache + 1
+        self.summed[0] += cache + 1
         self._held[request] = k + steps, cache + steps
         heappush(self._ends, (k + steps << BITS) + request)
         block = self._block
@@ -70,7 +70,7 @@ class Even:
         left = end - self._k
         cache = final - left
         self.size -= 1
-        self._sums[0] -= cache + 1
+        self.summed[0] -= cache + 1
         if request in self._padding:
             self._padding.remove(request)
             return cache, 0
@@ -107,13 +107,13 @@ class Even:
 
     def sums(self) -> Sequence[float]:
         """See Batch."""
-        return self._sums
+        return self.summed
 
     def stretch(self, free: int, time: float, once: bool) -> tuple[int, float, int]:
         """See Batch."""
         size = self.size
         gain = self._slope[size]
-        each = self._fixed[size] + gain * self._sums[0]
+        each = self._fixed[size] + gain * self.summed[0]
         if once or time <= each:
             return 1, each, self.need(1)
         steps = (self._ends[0] >> BITS) - self._k
@@ -156,7 +156,7 @@ class Even:
     def go(self, steps: int) -> list[int]:
         """Runs iterations; the sequences that end with the last, which leave."""
         self._k = k = self._k + steps
-        self._sums[0] += self.size * steps
+        self.summed[0] += self.size * steps
         ends, block = self._ends, self._block
         if not ends or ends[0] >> BITS > k:
             return NONE
@@ -165,7 +165,7 @@ class Even:
             request = heappop(ends) & REQUEST
             final = self._held.pop(request)[1]
             self.size -= 1
-            self._sums[0] -= final + 1
+            self.summed[0] -= final + 1
             if block:
                 self._phases[(final - k) % block] -= 1
                 self._cycle -= self._weight
@@ -175,7 +175,7 @@ class Even:
     def advance(self, steps: int) -> list[int]:
         """See Batch."""
         self._k = k = self._k + steps
-        self._sums[0] += self.size * steps
+        self.summed[0] += self.size * steps
         ends = self._ends
         if not ends or ends[0] >> BITS > k:
             return NONE

@@ -69,7 +69,7 @@ class Express(Engine):
         pool.taken += units
         out.begun[request] = self.clock
         out.prefilled += tokens
-        sums = batch.sums()
+        sums = batch.summed
         self._pass(self.mixed_seconds(size, sums, [(tokens, 0)]), 1, sums[0], tokens)
         out.first[request] = self.clock
         left = self.output[request] - 1
@@ -81,10 +81,12 @@ class Express(Engine):
     def _forward(self, until: float, listening: bool) -> None:
         batch, pool = self.batch, self.pool
         if listening and (self.pending or self._returning):
-            until = min(until, self.next_time() if self._returning else self.pending[0][0])
+            later = self.next_time() if self._returning else self.pending[0][0]
+            if later < until:
+                until = later
         if self.shifts and self.shifts[0][0] < until:
             until = self.shifts[0][0]
-        total = batch.sums()[0]
+        total = batch.summed[0]
         time = until - self.clock - self._extra
         steps, seconds, units = batch.stretch(pool.capacity - pool.used, time, self._closed)
         pool.used += units
