@@ -46,7 +46,7 @@ class Express(Engine):
             request = pending.popleft()[1]
             if self.input[request] + self.output[request] <= self._longest:
                 self.waiting.append(request)
-            else:
+            else:  # it hardly fits, or not at all
                 self._enter(request)
 
     def _step(self, until: float) -> None:
