@@ -44,14 +44,13 @@ class Engine(Replica):
         `once` plays only as many as go by before anything changes.
         """
         out, waiting, pending, pool, batch = self.outcome, self.waiting, self.pending, self.pool, self.batch
+        shifts, returning, speculates, each = self.shifts, self._returning, self._speculates, self._block_units
         self.halted = False
-        while True:
-            if self.halted:
-                return
+        while not self.halted:
             clock = self.clock
-            if self.shifts and self.shifts[0][0] <= clock:
+            if shifts and shifts[0][0] <= clock:
                 self._shift()
-            if self._returning or (pending and pending[0][0] <= clock):
+            if returning or (pending and pending[0][0] <= clock):
                 self._arrive()
             quiet = not waiting and not self.filling  # then any scheduler decodes
             size = batch.size
@@ -68,9 +67,9 @@ class Engine(Replica):
                 out.stopped = f"stopped after {out.events:,} events"
                 return
             out.events += 1
-            if self._speculates:
+            if speculates:
                 batch.choose()
-            if quiet and pool.capacity - pool.used >= size * self._block_units:
+            if quiet and pool.capacity - pool.used >= size * each:
                 self._closed = False
                 self._forward(until, self._listens)
             else:

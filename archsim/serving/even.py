@@ -114,10 +114,10 @@ class Even:
         size = self.size
         gain = self._slope[size]
         each = self._fixed[size] + gain * self.summed[0]
-        if once or time <= each:
-            return 1, each, self.need(1)
-        steps = (self._ends[0] >> BITS) - self._k
         block = self._block
+        if once or time <= each:
+            return 1, each, self._phases[-self._k % block] * self._weight if block else 0
+        steps = (self._ends[0] >> BITS) - self._k
         if block and free < (steps // block + 1) * self._cycle:
             steps = max(self._affordable(steps, free), 1)
         half = gain * size / 2.0

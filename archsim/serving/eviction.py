@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import repeat
 from math import inf
 
 from archsim.serving.returning import Predictor, Returns, Verdicts
@@ -76,9 +77,9 @@ class Order:
         for order, leaves in ((self.leaving, True), (self.resting, False)):
             some = min(count - len(found), len(order))
             if some > 0:
-                picked = [order.popitem(last=False) for _ in range(some)]
-                self.held += some * time - sum([since for _, since in picked])
-                found += [(name, leaves, gone) for name, _ in picked]
+                names, since = zip(*[order.popitem(False) for _ in range(some)], strict=True)
+                self.held += some * time - sum(since)
+                found += zip(names, repeat(leaves), repeat(gone))  # endless ones end with the first
         return found
 
     def old(self, name: int, time: float) -> bool:

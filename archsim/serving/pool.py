@@ -142,7 +142,8 @@ class Prefixes:
     @property
     def idle(self) -> int:
         """Units that nobody uses and that can be had back."""
-        return len(self.order) * self.unit
+        order = self.order
+        return (len(order.leaving) + len(order.resting)) * self.unit
 
     def lookup(self, chain: Sequence[int]) -> int:
         """Leading blocks of a chain that are here: none beyond the first that is not."""

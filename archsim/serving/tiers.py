@@ -79,12 +79,16 @@ class Tier:
         if level.capacity < 1:
             return coming
         writing, each, most = self._writing, level.write / level.lanes, level.backlog * SLACK
-        took, time, before = level.latency + level.write, 0.0, len(order)
+        took, time, added = level.latency + level.write, 0.0, 0
         if written and coming and writing + took <= coming[0][2]:
             written.clear()
         leaving, resting = order.leaving, order.resting
         for name, leaves, time in coming:
-            if name in resting or name in leaving:
+            if name in resting and not leaves:  # as `order.again`, for one block
+                order.held += time - resting[name]
+                resting.move_to_end(name)
+                resting[name] = time
+            elif name in resting or name in leaving:
                 order.remove(name, time)
                 (leaving if leaves else resting)[name] = time
             elif writing - time > most:
@@ -94,10 +98,12 @@ class Tier:
                     writing = time
                 written[name] = writing + took
                 writing += each
+                added += 1
                 (leaving if leaves else resting)[name] = time
         self._writing = writing
-        self.written += len(order) - before
-        return order.pop(len(order) - int(level.capacity), time, time) if len(order) > level.capacity else ()
+        self.written += added
+        size = len(order)
+        return order.pop(size - int(level.capacity), time, time) if size > level.capacity else ()
 
     def expired(self, time: float) -> list[Gone]:
         """Takes out what is too old."""

@@ -68,10 +68,11 @@ class Runs(Sequence[Sequence[int]]):
             return self.pick(np.arange(len(self))[index])
         if self._last[0] == index:
             return self._last[1]
-        if not -len(self) <= index < len(self):
+        count = len(self)
+        if not -count <= index < count:
             raise IndexError(index)
         found: list[int] = []
-        for start, size in self.runs(index % len(self)):
+        for start, size in self.runs(index % count):
             found.extend(range(start, start + size))
         self._last = (index, found)
         return found
