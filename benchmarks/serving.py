@@ -73,7 +73,7 @@ def served(asked: Requests, policy: ServingFile | None = None) -> Server:
 
 def tiered() -> ServingFile:
     """Three tiers below the chips."""
-    tiers = [{"medium": "cpu", "capacity": "1 TB"}, {"medium": "ssd", "capacity": "8 TB"}, {"medium": "remote"}]
+    tiers = ({"medium": "cpu", "capacity": "1 TB"}, {"medium": "ssd", "capacity": "8 TB"}, {"medium": "remote"})
     return ServingFile.model_validate({"kv": {"tiers": tiers}})
 
 

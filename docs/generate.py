@@ -68,6 +68,8 @@ def snippet(argument: str) -> str:
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
     if until:
         lines = lines[: next(index for index, line in enumerate(lines) if line.startswith(until))]
+    if name.endswith(".txt"):
+        return "\n".join(["```text", *lines, "```", ""])
     language = "python" if name.endswith(".py") else "yaml"
     return "\n".join([f"```{language}", f"# {name}", *lines, "```", ""])
 

@@ -4,7 +4,11 @@ Eight chips, in replicas of two. Every division between the pools is tried, and 
 keep their promise is found for each; what does both is tried with long and short steps of prefill. Then short questions
 come among long documents: a short prompt that is prefilled where it decodes saves the way, and leaves the other pool to
 the long ones.
+
+`python examples/disaggregation.py --plot FILE.html` also draws it.
 """
+
+import sys
 
 import numpy as np
 
@@ -26,12 +30,15 @@ def main() -> None:
     """Prints goodput by ratio, then latencies by threshold."""
     print("Llama 3.1 70B in fp8 on 8 x H100 in replicas of TP2; TTFT 1 s and TPOT 25 ms for nine requests in ten")
     print(f"{'':<14}{'replicas':<31}{'requests/s':>12}{'a chip':>9}")
+    rows = []
     for name, traffic in TRAFFIC.items():
         for tokens in STEPS:
             rate = best_rate(archsim.serve(scenario(traffic, None, tokens=tokens), requests=COUNT), 1).rate
+            rows.append((name, f"4 mixed, {tokens:,}", rate))
             print(f"{name:<14}{f'4 mixed, {tokens:,} tokens a step':<31}{rate:>12.2f}{rate / 8:>9.3f}")
         for ratio in best_ratio(scenario(traffic, (2, 2)), Asked(count=COUNT), workers=WORKERS):
             label = f"{ratio.prefill} prefill, {ratio.decode} decode"
+            rows.append((name, label, ratio.largest.rate))
             print(f"{name:<14}{label:<31}{ratio.largest.rate:>12.2f}{ratio.per_chip:>9.3f}")
     print()
     trace = questions_among_documents(np.random.default_rng(0))
@@ -45,6 +52,8 @@ def main() -> None:
             f"{label:<30}{found.played.outcome.handed:>12,}{m.latency('ttft')['mean']:>8.2f}s"
             f"{np.percentile(m.ttft[short], 90):>10.2f}s{1e3 * m.latency('tpot')['p90']:>8.1f}ms"
         )
+    if "--plot" in sys.argv:
+        plot(rows, sys.argv[-1])
 
 
 def questions_among_documents(rng: np.random.Generator) -> Requests:
@@ -79,6 +88,18 @@ def scenario(
         split={"tensor": 2, "data": second, "partner": {"tensor": 2, "data": first}},
         serving={"disaggregation": {"max_tokens": tokens, "skip_below": skip}},
     )
+
+
+def plot(rows: list[tuple[str, str, float]], target: str) -> None:
+    """Goodput of every way to use the chips, for both kinds of traffic."""
+    from plotly.graph_objects import Figure
+
+    figure = Figure()
+    for name in TRAFFIC:
+        own = [row for row in rows if row[0] == name]
+        figure.add_bar(x=[row[1] for row in own], y=[row[2] for row in own], name=name, texttemplate="%{y:.3g}")
+    figure.update_layout(template="plotly_white", title="Requests a second that keep the promise, on 8 H100")
+    figure.write_html(target, include_plotlyjs=True)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,11 @@ they come back after all, they are loaded. The oracle knows and errs as told: of
 leaves, and of those who leave it names the share `recall`. The trained one is a logistic regression on what a server
 sees: gaps so far, step, tokens, why the answer ended. Against them, keeping all until memory is needed, and ages.
 Means over two draws of traffic.
+
+`python examples/return-prediction.py --plot FILE.html` also draws it.
 """
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -42,6 +45,7 @@ def main() -> None:
     print(f"{'policy':<26}{'hits':>7}{'chips':>8}{'cpu':>8}{'TTFT':>9}{'held on chips':>16}{'in cpu':>11}")
     node = scenario()
     servers = [server_of(deployment_of(node), node.serving, asked) for asked in draws]
+    shown = []
     for name, policy in POLICIES.items():
         rows = []
         for asked, server in zip(draws, servers, strict=True):
@@ -50,8 +54,11 @@ def main() -> None:
             held = [CHIPS * chips.held / 3.6e12, cpu.held / 3.6e12]  # GB-hours; each chip has its part of a block
             rows.append((m.hit_rate, chips.share, cpu.share, m.latency("ttft")["mean"], *held, m.bound))
         hits, near, far, ttft, warm, cold, bound = np.mean(rows, axis=0)
+        shown.append((name, ttft, warm))
         print(f"{name:<26}{hits:>7.1%}{near:>8.1%}{far:>8.1%}{ttft:>8.2f}s{warm:>11.0f} GB-h{cold:>6.0f} GB-h")
     print(f"at most {bound:.1%} could be found")
+    if "--plot" in sys.argv:
+        plot(shown, sys.argv[-1])
 
 
 def agents(count: int, clients: int, seed: int) -> Requests:
@@ -72,6 +79,20 @@ def scenario() -> object:
         traffic={"input": 120000, "output": 440},
         serving={"kv": {"tiers": [{"medium": "cpu", "capacity": "512 GB"}]}},
     )
+
+
+def plot(rows: list[tuple[str, float, float]], target: str) -> None:
+    """What users feel and what it costs to keep, side by side."""
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(cols=2, subplot_titles=("mean TTFT (s)", "GB-hours held on the chips"))
+    for column in (1, 2):
+        bars = [row[column] for row in rows]
+        figure.add_bar(
+            x=[row[0] for row in rows], y=bars, marker_color="#1f6fb4", texttemplate="%{y:.3g}", col=column, row=1
+        )
+    figure.update_layout(template="plotly_white", showlegend=False)
+    figure.write_html(target, include_plotlyjs=True)
 
 
 if __name__ == "__main__":

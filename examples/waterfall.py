@@ -2,9 +2,10 @@
 
 One node of 8 H100 serves Llama 3.1 70B, once to people who chat and once to coding agents. The naive server forms
 static batches, reserves memory for the longest request, and computes in bf16. Then come continuous batching, paging,
-chunked prefill, a prefix cache, fp8, and speculation by n-grams (half of the drafts are right: an assumption). Each
-is priced when it joins those before it; alone, with what it needs (chunks need continuous batching, a prefix cache
-needs paging); and last: all steps against all but this one and those that need it.
+chunked prefill, a prefix cache, fp8, speculation by n-grams (half of the drafts are right: an assumption), and
+prefill and decode on four chips each. Each is priced when it joins those before it; alone, with what it needs (chunks
+need continuous batching, a prefix cache needs paging); and last: all steps against all but this one and those that
+need it.
 
 Two loads, because one hides what the other shows. The promise: the most requests a second, or agents at once, at
 which nine requests in ten have their first token and their pace in time. That is what can be sold, and a server that
@@ -30,12 +31,14 @@ from archsim.workload.sessions import in_lanes
 from archsim.workload.traffic import draw, load_traffic
 
 STEPS = (
-    "continuous batching", "paging", "chunked prefill", "prefix cache", "fp8", "speculation"
+    "continuous batching", "paging", "chunked prefill", "prefix cache", "fp8", "speculation", "disaggregation"
 )  # fmt: skip
+REPLICAS = "two replicas instead"  # of four chips each, which do both: what of disaggregation is smaller groups
 NEEDS = {"chunked prefill": "continuous batching", "prefix cache": "paging"}  # what a step cannot do without
 WINDOW = 131072  # tokens of the model
 PATIENCE = 600.0  # seconds after which whoever is silent is no load any more
-SHORTEST, AGENT_HOURS = 900.0, 6.0  # seconds that agents are watched at least; agents times hours otherwise
+COMING = 200.0  # seconds over which agents begin
+SHORTEST, AGENT_HOURS = 600.0, 4.0  # seconds that agents are watched at least; agents times hours otherwise
 Steps = frozenset[str]
 
 
@@ -50,6 +53,7 @@ class Load:
     at: Callable[[float], tuple[Requests, float]]  # requests, and the second at which to stop
     full: Callable[[], tuple[Requests, float]]
     chunk: int  # tokens of a step with chunked prefill
+    skip: int | None  # prompts with fewer tokens to compute are prefilled where they decode
 
 
 @dataclass(frozen=True)
@@ -93,16 +97,27 @@ def without(step: str) -> Steps:
     return frozenset(other for other in STEPS if step not in (other, NEEDS.get(other)))
 
 
+def instead() -> Steps:
+    """All steps but the last, on two replicas."""
+    return frozenset({*STEPS[:-1], REPLICAS})
+
+
 def servers() -> list[Steps]:
     """Every combination that is priced, once."""
     order = [so_far(count) for count in range(len(STEPS) + 1)]
-    return list(dict.fromkeys([*order, *map(alone, STEPS), *map(without, STEPS)]))
+    return list(dict.fromkeys([*order, instead(), *map(alone, STEPS), *map(without, STEPS)]))
 
 
 def scenario(steps: Steps, load: Load) -> object:
     """The node with some steps taken."""
     kv = {} if "paging" in steps else {"allocation": "contiguous", "reserve": load.reserve}
-    serving: dict[str, object] = {"kv": kv, "prefix_cache": "prefix cache" in steps, "scheduler": "static"}
+    serving: dict[str, object] = {
+        "kv": kv,
+        "prefix_cache": "prefix cache" in steps,
+        "scheduler": "static",
+        "max_batch": 256,
+    }
+    serving["router"] = "session-affine"
     if "continuous batching" in steps:
         serving["scheduler"] = "continuous"
     if "chunked prefill" in steps:
@@ -112,7 +127,15 @@ def scenario(steps: Steps, load: Load) -> object:
     if "speculation" in steps:
         keys["speculation"] = {"drafts": 4, "acceptance": 0.5}
     chips = {"chip": "nvidia/h100-sxm", "count": 8}
-    keys |= {"pools": {"gpu": chips}, "split": {"tensor": 8}}
+    if "disaggregation" in steps:
+        half = {**chips, "count": 4}
+        keys |= {"mapper": "prefill-decode", "pools": {"prefill": half, "decode": half}}
+        keys["split"] = {"tensor": 4, "partner": {"tensor": 4}}
+        serving["disaggregation"] = {"skip_below": load.skip, "max_tokens": 8192}
+    elif REPLICAS in steps:
+        keys |= {"pools": {"gpu": chips}, "split": {"tensor": 4, "data": 2}}
+    else:
+        keys |= {"pools": {"gpu": chips}, "split": {"tensor": 8}}
     return archsim.scenario(model="meta/llama-3.1-70b", traffic={"input": 1, "output": 1}, serving=serving, **keys)
 
 
@@ -185,25 +208,26 @@ def sessions() -> Requests:
         for name, length in (("start", traffic.sessions.start), ("compacted", traffic.sessions.compacted))
     }
     model = traffic.sessions.model_copy(update={**short, "window": most, "subagents": None})
-    drawn = draw(traffic.model_copy(update={"sessions": model, "arrivals": "poisson", "rate": 1.0}), count=10000)
+    drawn = draw(traffic.model_copy(update={"sessions": model, "arrivals": "poisson", "rate": 1.0}), count=8000)
     chains = [chain[7::8] for chain in drawn.chains or ()]
     return replace(drawn, chains=chains, block=512, gap=np.minimum(drawn.gap, PATIENCE))
 
 
 def agents(count: float) -> tuple[Requests, float]:
     """So many agents at once, each of whom is followed by another; few are watched for longer."""
-    return in_lanes(sessions(), int(count)), max(3600.0 * AGENT_HOURS / count, SHORTEST)
+    drawn = in_lanes(sessions(), int(count))
+    return drawn.starting(COMING / count * np.arange(drawn.sessions)), max(3600.0 * AGENT_HOURS / count, SHORTEST)
 
 
 LOADS = {
     "chat": Load(
         "requests/s", {"ttft": "2 s", "tpot": "33.3 ms"}, 16384, tuple(np.geomspace(0.05, 40, 255)),
-        chat, chatting, 2048,
+        chat, chatting, 2048, 512,
     ),
     "agents": Load(
         "agents", {"ttft": "10 s", "tpot": "50 ms"}, WINDOW,
         (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96),
-        agents, lambda: agents(96), 8192,
+        agents, lambda: agents(96), 8192, 8192,
     ),
 }  # fmt: skip
 
@@ -213,8 +237,9 @@ def table(name: str, load: Load, found: dict[Steps, Priced]) -> None:
     print(f"{name}: first token within {load.slo['ttft']}, {load.slo['tpot']} a token, for nine in ten{'':17}full")
     head = f"{'':<24}{load.unit:>10}{'tok/s':>7}{'TTFT':>8}{'TPOT':>8}{'worst':>8}{'$/Mtok':>8}"
     print(f"{head}{'tok/s':>10}{'$/Mtok':>8}")
-    for count, label in enumerate(("naive", *(f"+ {step}" for step in STEPS))):
-        row = found[so_far(count)]
+    rows = {"naive": so_far(0), **{f"+ {step}": so_far(count) for count, step in enumerate(STEPS, 1)}}
+    for label, steps in (rows | {f"  {REPLICAS}": instead()}).items():
+        row = found[steps]
         times = f"{row.ttft:>7.2f}s{1e3 * row.tpot:>6.1f}ms{row.worst:>7.2f}s"
         promised = f"{row.level:>10.3g}{row.rate:>7,.0f}{times}{row.dollars:>8.3f}"
         print(f"{label:<24}{promised}{row.full_rate:>10,.0f}{row.full_dollars:>8.3f}")
@@ -233,11 +258,16 @@ def table(name: str, load: Load, found: dict[Steps, Priced]) -> None:
 def worth(pairs: Iterable[tuple[Priced, Priced]]) -> str:
     """How many times the price of the first is that of the other, for both loads."""
     pairs = list(pairs)
-    promised = [f"{before.dollars / after.dollars:.2f}x" for before, after in pairs]
-    full = [f"{before.full_dollars / after.full_dollars:.2f}x" for before, after in pairs]
+    promised = [factor(before.dollars, after.dollars) for before, after in pairs]
+    full = [factor(before.full_dollars, after.full_dollars) for before, after in pairs]
     if len(pairs) == 1:
         return f"{promised[0]:>10}{'':18}{full[0]:>17}"
     return f"{promised[0]:>10}{promised[1]:>9}{promised[2]:>9}{full[0]:>17}{full[1]:>9}{full[2]:>9}"
+
+
+def factor(before: float, after: float) -> str:
+    """How many times the price falls; `needed`: without it no load keeps the promise; `never`: with it none does."""
+    return "needed" if np.isnan(before) else "never" if np.isnan(after) else f"{before / after:.2f}x"
 
 
 def plot(found: dict[tuple[str, Steps], Priced], target: str) -> None:

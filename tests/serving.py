@@ -117,6 +117,18 @@ def random_case(seed: int) -> tuple[Requests, Server]:
     return requests(times.tolist(), inputs.tolist(), outputs.tolist(), **shared, **ranked, **closed), made
 
 
+def common_case(seed: int) -> tuple[Requests, Server]:
+    """A random case as `Express` plays it: every token of every layer in blocks, prompts that join, no priorities."""
+    asked, made = random_case(seed)
+    rng = np.random.default_rng(seed + 1)
+    layout = Layout(int(rng.choice([1, 4, 16])), ((inf, int(rng.choice([1, 3]))),), int(rng.integers(0, 2)))
+    units = layout.units(300) + int(rng.integers(0, layout.units(200)))
+    chosen = policy(str(rng.choice(["chunked", "continuous"])), made.scheduler.max_batch, made.scheduler.max_tokens)
+    machines = machine(arrival=made.surface.arrival)
+    asked = replace(asked, chains=None, block=0, priority=None)
+    return asked, replace(made, surface=machines, layout=layout, units=units, scheduler=chosen)
+
+
 def drafting_case(seed: int) -> tuple[Requests, Server]:
     """A random case whose steps verify drafts, always or where that pays."""
     asked, made = random_case(seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving import Steps, both, machine, policy, server
+from serving import Steps, both, common_case, machine, policy, random_case, server
 
 from archsim.arrays import Array
+from archsim.serving.express import Express
 from archsim.serving.goodput import largest_rate
 from archsim.serving.measures import Measures, Targets, quantile
 from archsim.serving.outcome import Swap
-from archsim.serving.pool import Layout, Prefixes
+from archsim.serving.pool import Layout, Pool, Prefixes
 from archsim.serving.schedulers import BUILT_IN
-from archsim.serving.simulate import Played, simulate
+from archsim.serving.simulate import Played, Server, simulate
 from archsim.workload.requests import Requests, requests
 
 every = pytest.mark.parametrize("name", BUILT_IN)
@@ -37,8 +38,8 @@ def total(played: Played, column: str) -> float:
 # Fast-forward is plain iteration
 
 
-def check_equal(seed: int) -> None:
-    fast, plain = both(seed)
+def check_equal(seed: int, case: Callable[[int], tuple[Requests, Server]] = random_case) -> None:
+    fast, plain = both(seed, case)
     for name in ("arrived", "begun", "first", "end"):
         assert np.allclose(getattr(fast, name), getattr(plain, name), rtol=1e-9, atol=1e-9, equal_nan=True), name
     assert {n: getattr(fast.outcome, n) for n in COUNTS} == {n: getattr(plain.outcome, n) for n in COUNTS}
@@ -72,6 +73,28 @@ def test_fast_forward_is_plain_iteration(seed: int) -> None:
 @given(st.integers(0, 10**9))
 def test_fast_forward_is_plain_iteration_many_times(seed: int) -> None:
     check_equal(seed)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**9))
+def test_the_common_case_is_plain_iteration(seed: int) -> None:
+    check_equal(seed, common_case)
+
+
+@pytest.mark.slow
+@settings(max_examples=300)
+@given(st.integers(0, 10**9))
+def test_the_common_case_is_plain_iteration_many_times(seed: int) -> None:
+    check_equal(seed, common_case)
+
+
+def test_the_common_case_has_a_way_of_its_own_and_preempts_there() -> None:
+    found = [both(seed, common_case)[0] for seed in range(20)]
+    for played in found:
+        pool = Pool(played.server.layout, played.server.units)
+        assert Express.suits(played.requests, played.server.surface, pool, played.server.scheduler)
+    assert any(played.outcome.preempted > 5 and not played.outcome.swapped for played in found)
+    assert any(played.outcome.swapped > 0 for played in found)
 
 
 def test_some_of_the_cases_preempt_and_some_find_prefixes() -> None:

@@ -212,9 +212,9 @@ def test_what_is_too_old_sinks() -> None:
 
 def test_those_said_to_leave_go_first() -> None:
     order = Order()
-    order.put(1, 0.0)
-    order.put(2, 1.0, leaves=True)
-    order.put(3, 2.0)
+    order.resting[1] = 0.0
+    order.leaving[2] = 1.0
+    order.resting[3] = 2.0
     assert [name for name, _, _ in order.pop(9, 3.0, 3.0)] == [2, 1, 3]
     assert order.held == 3.0 + 2.0 + 1.0 and not len(order)
 

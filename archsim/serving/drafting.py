@@ -10,7 +10,8 @@ Whether a batch verifies drafts is decided when its sequences change, by the ste
 from collections.abc import Sequence
 from heapq import heappop
 
-from archsim.serving.batch import Fast, Plain, few_enough
+from archsim.serving.batch import Batch, Fast, Plain, few_enough
+from archsim.serving.even import Even
 from archsim.serving.pool import Layout
 from archsim.serving.surface import Drafted, Surface
 
@@ -249,8 +250,10 @@ class PlainDrafting(Plain):
         return ended
 
 
-def batch_of(surface: Surface, layout: Layout, plain: bool) -> Fast | Plain:
+def batch_of(surface: Surface, layout: Layout, plain: bool) -> Batch:
     """The decoding sequences of a replica, none yet."""
     if surface.drafted is not None:
         return (PlainDrafting if plain else FastDrafting)(surface, layout, surface.drafted)
-    return (Plain if plain else Fast)(surface, layout)
+    if plain:
+        return Plain(surface, layout)
+    return (Even if Even.suits(surface, layout) else Fast)(surface, layout)

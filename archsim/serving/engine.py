@@ -3,6 +3,7 @@
 from heapq import heappop, heappush
 from math import inf
 
+from archsim.serving.outcome import ROW
 from archsim.serving.replica import Replica
 from archsim.serving.waiting import Filling
 
@@ -157,8 +158,8 @@ class Engine(Replica):
         if decoding:
             gained, drafted = (batch.tokens(steps), steps * batch.drafting) if self._speculates else (steps, 0)
         stall, self.clock = self._stall, clock + seconds
-        self.log.extend(
-            (clock, seconds, steps, decoding, running, waiting, active, prefilled, total, stall, gained, drafted)
+        self.log += ROW.pack(
+            clock, seconds, total, stall, steps, decoding, running, waiting, active, prefilled, gained, drafted
         )
         self._extra = 0.0
         if decoding:

@@ -1,6 +1,7 @@
 """Which idle blocks go first: the least recently used, those too old, those whose agent is said to stay away."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -51,19 +52,23 @@ class Order:
         """Blocks in it."""
         return len(self.leaving) + len(self.resting)
 
-    def put(self, name: int, time: float, leaves: bool = False) -> None:
-        """A block becomes idle, or is used again in passing."""
-        (self.leaving if leaves else self.resting)[name] = time
-
     def remove(self, name: int, time: float) -> None:
         """A block is no longer idle here."""
         since = self.resting.pop(name, None)
         self.held += time - (self.leaving.pop(name) if since is None else since)
 
-    def again(self, name: int, time: float, leaves: bool = False) -> None:
-        """A block that is here counts as used now."""
-        self.remove(name, time)
-        self.put(name, time, leaves)
+    def again(self, names: Iterable[int], time: float) -> None:
+        """Blocks that are here count as used now, one after another, by who is not said to leave."""
+        leaving, resting, held = self.leaving, self.resting, self.held
+        for name in names:
+            since = resting.get(name)
+            if since is None:
+                since = leaving.pop(name)
+            else:
+                resting.move_to_end(name)
+            held += time - since
+            resting[name] = time
+        self.held = held
 
     def pop(self, count: int, time: float, gone: float) -> list[Gone]:
         """Takes out so many that go next, if there are as many; they count as gone at a time of their own."""

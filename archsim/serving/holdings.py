@@ -21,7 +21,8 @@ class Holdings:
         self._loads: dict[int, Load] = {}
         self._preempted: set[int] = set()  # whose hits were counted before
         self._shared: dict[int, Sequence[int]] = {}
-        self._own: dict[int, int] = {}
+        self._open: dict[int, Sequence[int]] = {}  # chains of those that are here or were looked up, made once
+        self._reserved: dict[int, int] = {}  # units, where memory is contiguous
 
     def loading(self, request: int) -> bool:
         """Whether blocks are loaded for a request that has not started."""
@@ -38,16 +39,18 @@ class Holdings:
         memory has none, LOADING where more is worth being loaded first.
         """
         pool = self.pool
-        own = pool.layout.reserved(tokens, final)
-        chain = NONE if self._chains is None else self._chains[request]
-        shared = NONE if self._chains is None else self._found(chain, tokens)
+        layout = pool.layout
+        own = layout.units(tokens) if layout.grows else layout.reserved(tokens, final)
         cache = pool.prefixes
         if cache is None:
             if own + kept > pool.free:
                 return NO_ROOM
             pool.take(own)
-            self._own[request] = own
+            if not layout.grows:
+                self._reserved[request] = own
             return 0
+        chain = self._chain(request)
+        shared = chain[: min(cache.lookup(chain), (tokens - 1) // cache.block)]  # the last token is computed anew
         own -= len(shared) * cache.unit
         if own + cache.idle_among(shared) + kept > pool.free:
             return NO_ROOM
@@ -64,7 +67,8 @@ class Holdings:
             cache.use(shared)
             self._shared[request] = shared
         pool.take(own)
-        self._own[request] = own
+        if not layout.grows:
+            self._reserved[request] = own
         return found * cache.block
 
     def _settle(self) -> None:
@@ -75,12 +79,12 @@ class Holdings:
             if given:
                 self.pool.give(given)
 
-    def _found(self, chain: Sequence[int], tokens: int) -> Sequence[int]:
-        """Leading blocks in the prefix cache; the block of the last token is computed anew as a whole."""
-        cache = self.pool.prefixes
-        if cache is None:
-            return NONE
-        return chain[: min(cache.lookup(chain), (tokens - 1) // cache.block)]
+    def _chain(self, request: int) -> Sequence[int]:
+        """The blocks of a prompt."""
+        found = self._open.get(request)
+        if found is None:
+            self._open[request] = found = NONE if self._chains is None else self._chains[request]
+        return found
 
     def again(self, request: int, tokens: int, kept: int) -> bool:
         """Memory for a request that comes back from the host, and its next token, if `kept` units are left then."""
@@ -88,7 +92,8 @@ class Holdings:
         if self.pool.layout.units(tokens + 1) + kept > self.pool.free:
             return False
         self.pool.take(units)
-        self._own[request] = units
+        if not self.pool.layout.grows:
+            self._reserved[request] = units
         return True
 
     def share(self, request: int, prompt: int) -> None:
@@ -98,10 +103,11 @@ class Holdings:
             return
         self._settle()
         used = self._shared.get(request, NONE)
-        added = cache.add(self._chains[request][len(used) : prompt // cache.block])
+        added = cache.add(self._chain(request)[len(used) : prompt // cache.block])
         if added:
             self._shared[request] = [*used, *added]
-            self._own[request] -= len(added) * cache.unit
+            if not self.pool.layout.grows:
+                self._reserved[request] -= len(added) * cache.unit
 
     def free(self, request: int, tokens: int, over: bool = False) -> None:
         """A request that has so many tokens in memory gives back its own units and its use of shared blocks.
@@ -112,13 +118,15 @@ class Holdings:
         if not over and self.tiers is not None:
             self._preempted.add(request)
         self._settle()
-        own = self._own.pop(request)
         shared = self._shared.pop(request, NONE)
-        if pool.layout.grows:
+        self._open.pop(request, None)
+        if not pool.layout.grows:
+            own = self._reserved.pop(request)
+        elif pool.prefixes is None:
             own = pool.layout.units(tokens)
-            if pool.prefixes:
-                own -= len(shared) * pool.prefixes.unit
+        else:
+            own = pool.layout.units(tokens) - len(shared) * pool.prefixes.unit
         pool.give(own)
-        if shared and pool.prefixes:
+        if shared and pool.prefixes is not None:
             away = over and self._returns is not None and not self._returns.stays(request, pool.prefixes.clock())
             pool.prefixes.release(shared, away)

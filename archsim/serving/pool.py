@@ -172,10 +172,7 @@ class Prefixes:
 
     def touch(self, chain: Sequence[int]) -> None:
         """Someone will use these blocks: those that are idle go last."""
-        now = self.clock()
-        for name in reversed(chain):
-            if not self._users[name]:
-                self.order.again(name, now)
+        self.order.again([name for name in reversed(chain) if not self._users[name]], self.clock())
 
     def add(self, chain: Sequence[int]) -> list[int]:
         """Keeps computed blocks, in use by their maker; those that another made meanwhile are left out."""
@@ -187,11 +184,13 @@ class Prefixes:
 
     def release(self, names: Sequence[int], leaves: bool = False) -> None:
         """Their user is done: the tail of a chain will go before its head, and all before others if the user leaves."""
-        users, order, now = self._users, self.order, self.clock()
+        users, now = self._users, self.clock()
+        idle = self.order.leaving if leaves else self.order.resting
         for name in reversed(names):
-            users[name] -= 1
-            if not users[name]:
-                order.put(name, now, leaves)
+            left = users[name] - 1
+            users[name] = left
+            if not left:
+                idle[name] = now
 
     def evict(self, units: int) -> int:
         """Gives back at least so many units, if there are as many idle ones; how many it gave."""

@@ -100,8 +100,11 @@ class Prompts:
         if not each:
             return end + layers + head
         host = end + each * self.count
-        end = max(end + each + layers, host + layers / self.count)
-        return max(end, host + last) + head
+        end = end + each + layers
+        launched, sampled = host + layers / self.count, host + last
+        if launched > end:
+            end = launched
+        return (end if end > sampled else sampled) + head
 
 
 def _pairs(new: float, old: float, clip: float) -> float:

@@ -1,6 +1,5 @@
 """What a replica holds: its requests, its memory, and who starts, ends and gives way. `engine.py` plays it in time."""
 
-from array import array as numbers
 from collections import deque
 from collections.abc import Callable
 from heapq import heappush
@@ -21,7 +20,7 @@ from archsim.workload.requests import Requests
 class Replica:
     """Requests, memory and policies of one replica. `outcome` and `log` say what happened.
 
-    `log` holds, for every stretch of equal iterations, the columns COLUMNS one after another.
+    `log` holds a ROW for every stretch of equal iterations.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Replica:
         self.waiting: Line | Ranks = Line() if self.priority is None else Ranks(self.priority)
         self.filling: list[Filling] = []
         self.batch: Batch = batch_of(surface, pool.layout, plain)
-        self.log = numbers("d")
+        self.log = bytearray()
         self.pending: deque[tuple[float, int]] = deque()
         self.shifts: deque[tuple[float, Surface]] = deque()  # from when on steps take other times
         self._returning: list[tuple[float, int]] = []

@@ -11,10 +11,11 @@ from archsim.arrays import Array
 from archsim.serving.cluster import Cluster, Router
 from archsim.serving.engine import Engine
 from archsim.serving.eviction import LRU, Eviction, Order
+from archsim.serving.express import Express
 from archsim.serving.following import Clients, Sessions, sticky
 from archsim.serving.halves import NEXT, Halves, Prefill
 from archsim.serving.handover import Receiver, Sender
-from archsim.serving.outcome import COLUMNS, Outcome, Swap
+from archsim.serving.outcome import Outcome, Swap, columns
 from archsim.serving.pool import Layout, Pool, Prefixes
 from archsim.serving.returning import Returns
 from archsim.serving.schedulers import Scheduler
@@ -262,6 +263,8 @@ def _engine(
             recompute = Recompute(server.surface, server.scheduler.max_tokens)
             prefixes = Tiered(prefixes.block, prefixes.unit, tiers, recompute, order)
     pool = Pool(layout, server.units, prefixes)
+    if kind is Engine and not plain and Express.suits(requests, server.surface, pool, server.scheduler):
+        kind = Express
     made = kind(requests, server.surface, pool, server.scheduler, outcome, plain, server.swap, watermark, returns)
     made.shifts.extend(server.shifts)
     return made
@@ -303,15 +306,10 @@ def _play(
 
 def _played(requests: Requests, server: Server, outcome: Outcome, engines: Sequence[Engine]) -> Played:
     outcome.discarded = sum(engine.batch.discarded for engine in engines)
-    columns = [np.array(values, dtype=np.float64) for values in (outcome.arrived, outcome.begun)]
-    columns += [np.array(values, dtype=np.float64) for values in (outcome.first, outcome.end)]
-    arrived, begun, first, end = (np.where(column < 0, np.nan, column) for column in columns)
-    logs = tuple(_log(engine) for engine in engines)
+    times = [np.array(values, dtype=np.float64) for values in (outcome.arrived, outcome.begun)]
+    times += [np.array(values, dtype=np.float64) for values in (outcome.first, outcome.end)]
+    arrived, begun, first, end = (np.where(column < 0, np.nan, column) for column in times)
+    logs = tuple(columns(engine.log) for engine in engines)
     pools = tuple(engine.pool for engine in engines)
     cached = np.array(outcome.cached, dtype=np.float64)
     return Played(requests, server, arrived, begun, first, end, cached, outcome, logs, pools)
-
-
-def _log(engine: Engine) -> dict[str, Array]:
-    table = np.frombuffer(engine.log, dtype=np.float64).reshape(-1, len(COLUMNS)) if len(engine.log) else None
-    return {name: np.zeros(0) if table is None else table[:, i] for i, name in enumerate(COLUMNS)}

@@ -68,8 +68,7 @@ class Tier:
         """Loads blocks, which stay here too; when they are there."""
         done = self.loading(len(names), time)
         self._reading = max(time, self._reading) + len(names) * self.level.read / self.level.lanes
-        for name in reversed(names):
-            self.order.again(name, time)
+        self.order.again(reversed(names), time)
         self.loaded += len(names)
         self.waits.append(done - time)
         return done
@@ -86,7 +85,8 @@ class Tier:
         leaving, resting = order.leaving, order.resting
         for name, leaves, time in coming:
             if name in resting or name in leaving:
-                order.again(name, time, leaves)
+                order.remove(name, time)
+                (leaving if leaves else resting)[name] = time
             elif writing - time > most:
                 self.refused += 1
             else:
@@ -153,6 +153,7 @@ class Tiered(Prefixes):
         super().__init__(block, unit, order)
         self.below, self.recompute = below, recompute
         self.gone = 0
+        self._timed = [(level, tier) for level, tier in enumerate(below, 1) if tier.level.ttl < inf]
         self._dropped: list[Gone] = []
 
     def dropped(self, gone: list[Gone]) -> None:
@@ -165,9 +166,8 @@ class Tiered(Prefixes):
         if self._dropped:
             self._sink(0, self._dropped)
             self._dropped = []
-        for level, tier in enumerate(self.below, 1):
-            if tier.level.ttl < inf:
-                self._sink(level, tier.expired(self.clock()))
+        for level, tier in self._timed:
+            self._sink(level, tier.expired(self.clock()))
         return given
 
     def _sink(self, level: int, gone: Sequence[Gone]) -> None:
@@ -209,12 +209,14 @@ class Tiered(Prefixes):
         runs: list[tuple[int, Tier]] = []
         for place in range(held, most):
             name = chain[place]
-            found = next((tier for tier in self.below if tier.has(name, now)), None)
-            if found is None:
-                break
-            if runs and runs[-1][1] is found:
+            for tier in self.below:
+                if tier.has(name, now):
+                    break
+            else:
+                return runs
+            if runs and runs[-1][1] is tier:
                 runs.pop()
-            runs.append((place + 1, found))
+            runs.append((place + 1, tier))
         return runs
 
     def _load(self, chain: Sequence[int], held: int, runs: Sequence[tuple[int, Tier]], now: float) -> Load:
