@@ -27,6 +27,7 @@ from archsim.report.scales import headed, label_of, scale_of, titled, told, unit
 from archsim.report.tables import Table
 from archsim.report.words import number
 
+LISTED = 10  # crossings that the table and the figures show
 MOST = 4  # crossings that are told in a sentence each
 NEAR = 1.1  # ratios within this much of one another are told, where designs change places often
 SHORT = 16  # characters of a name that heads a column of numbers
@@ -110,7 +111,12 @@ def breakeven_table(found: Breakeven, most: int = 13) -> Table:
     size = found.values.size
     spread = np.geomspace if found.values[0] > 0 and found.values[-1] > 50 * found.values[0] else np.linspace
     even = np.searchsorted(found.values, spread(found.values[0], found.values[-1], most)).clip(0, size - 1)
-    near = [int(np.searchsorted(found.values, value)) for c in found.crossings for value in (c.low, c.high)]
+    told_all = len(found.crossings) <= LISTED
+    near = [
+        int(np.searchsorted(found.values, value))
+        for c in (found.crossings if told_all else ())
+        for value in (c.low, c.high)
+    ]
     chosen = sorted({*even.tolist(), *near})
     first, second = names_of(found)
     short = (first, second) if max(len(first), len(second)) <= SHORT else ("first", "second")
@@ -119,6 +125,7 @@ def breakeven_table(found: Breakeven, most: int = 13) -> Table:
     heads = (label_of(found.field.name), *short, "ratio", "better")
     title = f"{headed(label_of(found.output))} along {label_of(found.field.name)}"
     caption = "Marked rows lie on either side of a crossing." if near else ""
+    caption = caption if told_all else "All crossings are in the JSON (--json OUT)."
     if short[0] != first:
         caption = f"First: {first}. Second: {second}. {caption}"
     return Table(title, heads, rows, caption.strip(), 0, marked, frozenset({4}))
@@ -152,7 +159,8 @@ def breakeven_page(found: Breakeven, command: str) -> str:
         for name, values in zip(names_of(found), found.outputs, strict=True)
     ]
     few = len(found.crossings) <= MOST  # words of more would lie on one another
-    marks = [(c.value * scale.factor, told(c.value, found.field.unit) if few else "") for c in found.crossings]
+    marked = found.crossings if len(found.crossings) <= LISTED else ()
+    marks = [(c.value * scale.factor, told(c.value, found.field.unit) if few else "") for c in marked]
     titles = titled(found.field.name, scale), titled(found.output, of)
     caption = "Each design at its best plan. A line ends where its design does not fit, or misses its SLO."
     plots: list[tuple[dict[str, object], str]] = [(charts.curves(x, lines, titles, marks), caption)]
