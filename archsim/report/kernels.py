@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
+from archsim.arrays import array
 from archsim.chip.constants import Constants, Elementwise, Gemm, Indexer, Machine, StateScan, StateUpdate
 from archsim.chip.model import Chip
 from archsim.engine.experts import load
@@ -264,6 +265,25 @@ def _travels(kernel: Kernel) -> Term:
     return copies * _size("activations", single(kernel.dims["bytes"]) / copies.value)
 
 
+def _exchanges(kernel: Kernel, ranks: float, inside: Term, size: Term, chip: Chip) -> list[Term]:
+    """All copies of a token apart, or once to each rank and each domain that has any of its experts."""
+    everyone, copies = named("ranks", ranks), single(kernel.dims.get("copies", array(1.0)))
+    link, out = named("link", single(chip.links["scale_up"].bandwidth), "bandwidth"), chip.links.get("scale_out")
+    each = size / named("copies", copies)
+    met = named("ranks met", ranks * (1.0 - (1.0 - 1.0 / ranks) ** copies))
+    ways = [(inside - 1) / everyone * size / link, met * (inside - 1) / inside * each / link]
+    if out is None or ranks <= inside.value:
+        return ways
+    network = named("network", single(out.bandwidth), "bandwidth")
+    many = ranks / inside.value
+    domains, crossed = named("domains", many), named("domains met", many * (1.0 - (1.0 - 1.0 / many) ** copies))
+    return [
+        *ways,
+        (everyone - inside) / everyone * size / network,
+        crossed * (domains - 1) / domains * each / network,
+    ]
+
+
 def _wires(kernel: Kernel, chip: Chip) -> list[Term]:
     """What the least time of a collective's bytes may be: all at once, in two halves, or through the switch."""
     up, out = chip.links.get("scale_up"), chip.links.get("scale_out")
@@ -275,11 +295,7 @@ def _wires(kernel: Kernel, chip: Chip) -> list[Term]:
     inside = named("ranks", min(ranks, up.domain))
     link = named("link", single(up.bandwidth), "bandwidth")
     if kernel.kind == "all_to_all":
-        everyone, inside = named("ranks", ranks), named("domain", inside.value)
-        local = (inside - 1) / everyone * size / link
-        if out is None or ranks <= up.domain:
-            return [local]
-        return [local, (everyone - inside) / everyone * size / named("network", single(out.bandwidth), "bandwidth")]
+        return _exchanges(kernel, ranks, named("domain", inside.value), size, chip)
     ways = [(inside - 1) * size / link, 2 * (inside - 1) / inside * size / link, (1 + 1 / inside) * size / link]
     if out is None or ranks <= up.domain:
         return ways
