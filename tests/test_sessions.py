@@ -267,7 +267,8 @@ def serve(*arguments: str) -> Result:
 def test_the_command_prices_sessions(folder: Path) -> None:
     result = serve("--clients", "1", "--json", "out.json")
     assert result.exit_code == 0, result.output
-    assert "serves 2 sessions of sessions" in result.output and "2 of 2 finished, 2 steps each" in result.output
+    said = " ".join(result.output.split())
+    assert "serves 2 sessions of sessions" in said and "2 of 2 finished, 2 steps each" in said
     data = json.loads(Path("out.json").read_text(encoding="utf-8"))
     found = data["sessions"]
     assert found["count"] == found["finished"] == 2 and found["steps"] == 4
