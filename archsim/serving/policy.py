@@ -108,7 +108,7 @@ class ServingFile(StrictModel):
     prefix_cache: bool = Field(True, description="keep blocks of prompts for others that begin alike")
     preemption: Literal["recompute", "swap"] = Field("recompute", description="what happens to a sequence without room")
     watermark: Fraction = Field(0.01, description="share of the KV memory that an admission leaves free")
-    router: Literal["round-robin", "least-loaded", "prefix-affine", "session-affine"] = Field(
-        "least-loaded", description="how requests are dealt to replicas"
+    router: Literal["round-robin", "least-loaded", "prefix-affine", "session-affine"] | None = Field(
+        None, description="how requests are dealt to replicas; default: session-affine for sessions, else least-loaded"
     )
     disaggregation: DisaggregationFile = Field(DisaggregationFile(), description="of prefill and decode")

@@ -62,9 +62,8 @@ def server_of(
     others = {skew: priced(array(skew)) for skew in dict.fromkeys(skew for _, skew in skews)}
     shifts = tuple((time, others[skew]) for time, skew in skews)
     swap = Swap(unit / host_link(d)) if policy.preemption == "swap" else None
-    base = Server(
-        made, layout, units, found, unit, replicas, policy.router, policy.prefix_cache, swap, policy.watermark
-    )
+    router = policy.router or ("session-affine" if requests.after else "least-loaded")
+    base = Server(made, layout, units, found, unit, replicas, router, policy.prefix_cache, swap, policy.watermark)
     tiers = levels_of(one, policy, layout, unit, requests.block)
     return replace(base, tiers=tiers, eviction=eviction_of(policy.kv.eviction, seed, returns_mark), shifts=shifts)
 
