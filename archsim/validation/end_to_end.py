@@ -36,8 +36,8 @@ class StackHarness(StrictModel):
 
     `queue` prompts ahead of one's own, `burst` the share of the start-up burst that the mean shows, `lab` what the
     client of a lab adds. `polled` names chip and models whose recipes look for new prompts every few steps only.
-    On chips of `lockstep` the runs of a lab start, decode and end together. `wait` is what a first token takes longer
-    than when every prompt is played.
+    On chips of `lockstep` the runs of a lab start, decode and end together. With
+    `lets_wait` prompts wait for those ahead of them and for the next look also where every prompt is played.
     """
 
     queue: NonNegative
@@ -45,7 +45,7 @@ class StackHarness(StrictModel):
     lab: Seconds
     polled: dict[str, tuple[str, ...]] = Field({})
     lockstep: tuple[str, ...] = ()
-    wait: Seconds = 0.0
+    lets_wait: bool = False
 
 
 class HarnessFile(StrictModel):
@@ -175,10 +175,16 @@ def ttft(runs: Sequence[Run], p: Predicted, h: HarnessFile) -> Array:
     weight = np.where(_lockstep(runs, h), 1.0, [one.burst for one in stacks])
     queue = np.array([one.queue for one in stacks]) * p.prompt
     started = weight * (p.clients - 1.0) / 2.0 * p.burst
-    steps = np.where(p.clients < h.many, h.poll_few, h.poll_many) / 2.0
-    polled = np.where([_polled(run, h.stacks[run.stack]) for run in runs], steps, 0.0) * p.plain
     balanced = np.array([runtime_of(STACKS[run.stack]).together for run in runs]) & (p.ranks > 1)
-    return np.asarray(p.ttft + lab + queue + started + polled + np.where(balanced, h.patience, 0.0) * p.plain)
+    return np.asarray(
+        p.ttft + lab + queue + started + polled(runs, p, h) + np.where(balanced, h.patience, 0.0) * p.plain
+    )
+
+
+def polled(runs: Sequence[Run], p: Predicted, h: HarnessFile) -> Array:
+    """Seconds until a stack looks for new prompts, in recipes that do so every few steps only."""
+    steps = np.where(p.clients < h.many, h.poll_few, h.poll_many) / 2.0
+    return np.where([_polled(run, h.stacks[run.stack]) for run in runs], steps, 0.0) * p.plain
 
 
 def _polled(run: Run, one: StackHarness) -> bool:
