@@ -85,13 +85,12 @@ def floor_sum(count: int, divisor: int, factor: int, offset: int) -> int:
     return total
 
 
-class FastDrafting(Fast):
-    """Fast-forward with drafts."""
+class Paced:
+    """What both kinds say of their drafts."""
 
-    def __init__(self, surface: Surface, layout: Layout, drafted: Drafted) -> None:
-        super().__init__(surface, layout)
-        self._pace = Pace(surface, drafted)
-        self._drafts = drafted.drafts
+    size: int
+    _pace: Pace
+    _drafts: int
 
     @property
     def drafting(self) -> bool:
@@ -103,6 +102,19 @@ class FastDrafting(Fast):
         """See Batch."""
         return self.size * (1 + self._drafts) if self._pace.drafting else self.size
 
+    def tokens(self, steps: int) -> int:
+        """See Batch."""
+        return self._pace.tokens(steps)
+
+
+class FastDrafting(Paced, Fast):
+    """Fast-forward with drafts."""
+
+    def __init__(self, surface: Surface, layout: Layout, drafted: Drafted) -> None:
+        super().__init__(surface, layout)
+        self._pace = Pace(surface, drafted)
+        self._drafts = drafted.drafts
+
     def use(self, surface: Surface) -> None:
         """See Batch."""
         super().use(surface)
@@ -113,10 +125,6 @@ class FastDrafting(Fast):
         if self._pace.stale and self.size:
             chosen = self._pace.choose(self.size, self._sums)
             self._fixed, self._slope = chosen.fixed, chosen.slope
-
-    def tokens(self, steps: int) -> int:
-        """See Batch."""
-        return self._pace.tokens(steps)
 
     def join(self, request: int, cache: int, steps: int) -> None:
         """See Batch."""
@@ -197,23 +205,13 @@ class FastDrafting(Fast):
         return ended
 
 
-class PlainDrafting(Plain):
+class PlainDrafting(Paced, Plain):
     """The same, sequence by sequence and step by step."""
 
     def __init__(self, surface: Surface, layout: Layout, drafted: Drafted) -> None:
         super().__init__(surface, layout)
         self._pace = Pace(surface, drafted)
         self._drafts = drafted.drafts
-
-    @property
-    def drafting(self) -> bool:
-        """See Batch."""
-        return self._pace.drafting
-
-    @property
-    def rows(self) -> int:
-        """See Batch."""
-        return self.size * (1 + self._drafts) if self._pace.drafting else self.size
 
     def use(self, surface: Surface) -> None:
         """See Batch."""
@@ -224,10 +222,6 @@ class PlainDrafting(Plain):
         """See Batch."""
         if self._pace.stale and self.size:
             self._surface = self._pace.choose(self.size, self.sums())
-
-    def tokens(self, steps: int) -> int:
-        """See Batch."""
-        return self._pace.tokens(steps)
 
     def join(self, request: int, cache: int, steps: int) -> None:
         """See Batch."""

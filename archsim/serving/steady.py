@@ -140,24 +140,7 @@ def _looped(
         decoding = np.clip(state.rate * output * state.tpot, 1.0, running)
         loop, plain, mixed, state = _settled(d, running, decoding, prompt, output, cached, speculation)
     ttft = clients / state.rate - output * state.tpot  # Little's law, waiting for memory included
-    added = state.mixed * (state.seconds - loop.plain) / state.mean
-    time = np.minimum(state.mixed * state.seconds / state.mean, 1.0)
-    return Steady(
-        ttft,
-        state.tpot,
-        running,
-        state.rate,
-        state.joined,
-        added,
-        plain,
-        mixed,
-        state.seconds,
-        time,
-        state.place,
-        loop.most,
-        memory,
-        loop.drafting(),
-    )
+    return _told(loop, state, plain, mixed, running, ttft, memory)
 
 
 def _settled(
@@ -326,6 +309,28 @@ class _Loop:
         return _State(place, joined, mixed, seconds, mean, tpot, rate, rate * (self.output * tpot + first))
 
 
+def _told(
+    loop: _Loop, state: _State, plain: PricedStep, mixed: PricedStep, running: Array, ttft: Array, memory: MemoryPlan
+) -> Steady:
+    """The answer of a loop that has settled."""
+    return Steady(
+        ttft,
+        state.tpot,
+        running,
+        state.rate,
+        state.joined,
+        state.mixed * (state.seconds - loop.plain) / state.mean,
+        plain,
+        mixed,
+        state.seconds,
+        np.minimum(state.mixed * state.seconds / state.mean, 1.0),
+        state.place,
+        loop.most,
+        memory,
+        loop.drafting(),
+    )
+
+
 def with_prefill(plain: PricedStep, mixed: PricedStep) -> Array:
     """Seconds between two tokens when prefill joins one of the micro-batches on their way."""
     stages = plain.plan.split.pipeline
@@ -370,21 +375,5 @@ def sustaining(d: Deployment, decoding: Array, prompt: Array, output: Array, cac
         loop = replace(loop, running=np.maximum(state.running, 1.0))
     fed = state.rate * output * state.tpot > decoding * (1.0 - 1e-6)
     ttft = np.where(fed, state.running / state.rate - output * state.tpot, np.inf)
-    time = np.minimum(state.mixed * state.seconds / state.mean, 1.0)
-    added = state.mixed * (state.seconds - plain.turnaround) / state.mean
     memory = memory_plan(d, loop.running, prompt + HELD * output)
-    return Steady(
-        ttft,
-        state.tpot,
-        loop.running,
-        state.rate,
-        state.joined,
-        added,
-        plain,
-        mixed,
-        state.seconds,
-        time,
-        state.place,
-        loop.most,
-        memory,
-    )
+    return _told(loop, state, plain, mixed, loop.running, ttft, memory)
